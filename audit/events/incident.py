@@ -1,4 +1,4 @@
-"""Events about what went wrong and who had to be told, what authorities asked, and people overruling a system.
+"""Events of incidents, their reports to authorities, and decisions of people that overrule a system.
 
 AI Act 14, 26(5), 73; GDPR 33, 34, 48; DORA 17 to 19; NIS2 23; Data Act 32.
 """

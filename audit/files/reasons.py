@@ -1,4 +1,4 @@
-"""What the system or SQLite refused, in a sentence that says what to do about it."""
+"""Errors of the operating system and of SQLite as a sentence that names the fix."""
 
 import errno
 import sqlite3

@@ -1,4 +1,4 @@
-"""Files that hold secrets: written whole, readable by their owner alone, refused when they are not."""
+"""Files that hold secrets: written atomically, readable by their owner only, refused otherwise."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""Requests of persons: received, extended once with a reason, closed by the act that answers, each step on record.
+"""Requests of data subjects: received, extended once with a reason, answered; each step and deadline recorded.
 
 GDPR 12(3): the answer is due within one month of receipt. The period may be extended by two months if the person is
 informed of this and of the reasons within the first month. The end is the same day of a later month. Weekends and

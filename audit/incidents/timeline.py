@@ -1,4 +1,4 @@
-"""In which order the moments of an incident may lie: it began, was noticed, was classified, and all of it is past.
+"""Order of the times of an incident: start, discovery and classification, all of them in the past.
 
 A wrong year or time zone would move every end that a law sets from these moments, so it is refused before it is on
 record. RFC 3339 in UTC with milliseconds sorts as time does.

@@ -1,9 +1,8 @@
-"""The clocks that an incident starts: by when which authority must be told.
+"""Legal deadlines that an incident starts: when which authority must be informed.
 
-The figures are data (`clocks.json`), since laws change them: a file of the same form takes their place. So are the
-severities by which the laws classify incidents. They are a
-reminder with a source, not advice; `aware` and `classified` are the moments that a person puts on record. From when a
-duty applies is in `duties.json`, which each clock names its line of.
+The periods, and the severities by which the laws classify incidents, are data (`clocks.json`), since laws change them:
+a file of the same format replaces them. They are a reminder with a source, not advice. `aware` and `classified` are the
+times that a person records. `duties.json` says since when a duty applies; each clock names its row there.
 """
 
 import calendar

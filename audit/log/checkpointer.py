@@ -1,4 +1,4 @@
-"""The checkpointer: the thread that signs grown trees, beside the path of appends.
+"""The checkpointer: a thread that signs the new root of each tree that grew. Appends do not wait for it.
 
 A tree is signed at most a second after it grew, or after 256 records. While the signer is out of reach, records stay
 durable and unsigned; past a grace period the log refuses new intents, since an unsigned record proves little.

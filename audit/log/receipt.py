@@ -1,4 +1,4 @@
-"""Receipts: what a caller holds of a record, ``tenant/seq/leaf hash`` in one line, and how the log answers for it."""
+"""Receipts: a record's reference in one line, ``tenant/seq/leaf hash``, and its check against the log."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The files of an evidence pack: what each holds, what it stands on, and its source in law.
+"""The files of an evidence pack: what each contains, what it is derived from, and its legal basis.
 
 checked     by verify.py against the log's key, the tree or the records: records, proofs, certificates, policies
 recomputed  follows from the records alone: verify.py makes it again and compares (`audit.pack_verifier.pack_tables`)

@@ -1,4 +1,4 @@
-"""The readable face of an evidence pack: one HTML page, no script, no network, charts as inline SVG, printable.
+"""The report of an evidence pack: one printable HTML page, without scripts or network, charts as inline SVG.
 
 `report.html.jinja` is the page; Jinja2 escapes everything that is inserted (docs/adr/0041-the-report-is-a-template.md).
 """

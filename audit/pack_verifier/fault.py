@@ -1,4 +1,4 @@
-"""What does not hold, and the list of it that a run makes."""
+"""Findings: what the verifier of a pack found wrong, in a list."""
 
 from __future__ import annotations
 

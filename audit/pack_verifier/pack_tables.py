@@ -1,4 +1,4 @@
-"""The tables of a pack that follow from its records: made again on the walk, and compared with the files.
+"""The tables of a pack that follow from its records: computed again from the records and compared.
 
 Whoever has the log's key can sign any table. What is listed in RECOMPUTED is therefore not believed but made from the
 records; the other files are only as good as the signature, and the report names them.

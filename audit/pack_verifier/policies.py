@@ -1,4 +1,4 @@
-"""Policies: what decided each call is in the pack and was in force then, and a record says when it came into force."""
+"""Policies: the policy of each call is in the pack and was in force, and a record states when it took effect."""
 
 from __future__ import annotations
 

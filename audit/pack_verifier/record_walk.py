@@ -1,4 +1,4 @@
-"""The walk over the records: each is what was logged, and all of them lead to the signed checkpoint."""
+"""Reads the records in order: each is what was logged, and all of them lead to the signed checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a zip may hold beside the content of its files: nothing that another program would unpack to something else.
+"""Layout of the zip file of a pack: refused if another program could unpack it to something else.
 
 A zip names each file twice: in its directory at the end, and before its data. This program reads by the directory,
 others read from the beginning. Both see the same files only if the two agree and nothing else is in the zip.

@@ -1,4 +1,4 @@
-"""What Article 15(1) and (2) GDPR give a person beside the copy of the data: the `article_15` part of a package.
+"""Information of Article 15(1) and (2) GDPR besides the copy of the data: the `article_15` part of a package.
 
 Out of the records of the person's calls, the classes under which their values are kept, and the registers. What the
 registers lack is named, so that the controller adds it before the package goes out.

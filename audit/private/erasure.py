@@ -1,4 +1,4 @@
-"""Erasure (GDPR 17) and legal holds: deletion that the tree survives and a certificate that says what died.
+"""Erasure (GDPR 17) and legal holds: deletes values, keeps the tree valid, and certifies what was deleted.
 
     erasure.requested ─> holds checked ──held──> erasure.refused
                               └──free──> deleted ─> log of the file emptied ─> erasure.completed ─> certificate

@@ -1,4 +1,4 @@
-"""Where the value store is, and the wrapped keys above it: in files beside the log, or in a PostgreSQL database.
+"""Location of the value store and its wrapped keys: files beside the log, or a PostgreSQL database.
 
 The URL is that of DOMICILE_VALUES_DATABASE_URL, unless a program has named another source of it (`use_values_url_of`).
 A marker beside the log says where it is (`audit.storage.marker`), as for the record.

@@ -1,4 +1,4 @@
-"""The words of what persons are told (GDPR 12(1)): access packages and notices, in English and German.
+"""Texts for data subjects (GDPR 12(1)): access packages and notices, in English and German.
 
 A language is one `Language`; another is added by one more value in LANGUAGES. What is told is the same in all of them.
 """

@@ -1,4 +1,4 @@
-"""Notes and tokens of other parties as files: beside the log, and in the record's database where hosts share it.
+"""Cosignatures and timestamps of other parties: files beside the log, also in a database that hosts share.
 
 Witnesses and time-stamping authorities answer one host; each host has a folder of its own. So that verification gives
 the same result on every host, and each holds a copy outside of the database, the files are exchanged through it.

@@ -1,4 +1,4 @@
-"""What has become of each commitment in a tree: every one must be accounted for.
+"""Private values of a tree: each commitment is disclosed, withheld or erased; others are missing or wrong.
 
 disclosed   the value was opened and is the one committed to
 withheld    the value is kept, and was not opened

@@ -1,4 +1,4 @@
-"""Regular tests of the record's own safeguards, each result on record (GDPR 32(1)(d), ISO 27001 A.8.34).
+"""Self-tests of the record's safeguards at intervals, each result recorded (GDPR 32(1)(d), ISO 27001 A.8.34).
 
 log_verify       every tree, rebuilt from its leaves and held against its checkpoints
 private_values   every commitment accounted for: kept, or erased under a certificate that the tree vouches for

@@ -1,4 +1,4 @@
-"""Offline verification: from the leaves up, believing nothing that the log says about itself but its key.
+"""Offline verification from the leaves up: of the log's own statements only its key is trusted.
 
 Each tree is walked once. Every leaf is read strictly and hashed, the tree is rebuilt, and wherever a checkpoint was
 signed the rebuilt root must be the signed one; that all checkpoints fit one sequence of leaves is their consistency.

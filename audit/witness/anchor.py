@@ -1,4 +1,4 @@
-"""The anchor tree: one tree whose leaves vouch for the checkpoints of all others.
+"""The anchor tree: its leaves are the checkpoints of all other trees.
 
 Witnesses and time-stamping authorities need to see its checkpoint alone, so what they cost does not grow with tenants.
 From a record the proof leads over the tenant's checkpoint and its leaf in the anchor tree to the anchor's checkpoint.

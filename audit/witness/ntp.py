@@ -1,4 +1,4 @@
-"""How accurate the node's clock is, as its time service (chrony, ntpd, timesyncd) tells the kernel.
+"""Accuracy of the host's clock, as its time service (chrony, ntpd, timesyncd) reports it to the kernel.
 
 No network and no privilege: ``adjtimex(2)`` in its reading form. ISO 27001 A.8.17, DORA RTS 2024/1774 Art. 12.
 """

@@ -1,4 +1,4 @@
-"""The witness protocol over HTTP: a small server to run beside a witness's key, and the log's side of it.
+"""The witness protocol over HTTP: a small server for a witness, and the log's client of it.
 
 The server needs the standard library alone. Put TLS in front of it if it is reached from other machines; what it says
 is signed anyway.

@@ -1,4 +1,4 @@
-"""What a distance says of the model: up to which it is a match, and up to which the same model in another form.
+"""Thresholds of the distance between activations: same model, same model in another format, or another model.
 
 The limits are measured (`python -m bench.activations`, docs/adr/0145). States are computed again in float32, so that
 the distance of an honest backend is that of its own roundings: none to speak of in float32, those of bfloat16 else.

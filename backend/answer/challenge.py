@@ -1,9 +1,8 @@
-"""A challenge: do the states that an answer commits to come out again, from its client's own text and these weights?
+"""A challenge: activations computed from the client's text and these weights, against an answer's commitment.
 
 The prompt is rendered as the server renders it, and the text is read as tokens. Digests in the commitment say whether
-both are those of the call; only where they are does a distance say anything about the model. Who computes the states
-again is not this module's affair: `backend.cli.challenge` does on the CPU, `backend.answer.recomputation` by an engine
-that runs.
+both are those of the call; only where they are does a distance say anything about the model. The states are
+computed elsewhere: by `backend.cli.challenge` on the CPU, by `backend.answer.recomputation` in a running engine.
 """
 
 from base64 import urlsafe_b64decode

@@ -1,4 +1,4 @@
-"""What two backends say to each other on a connection of its own for one prompt, inside mutual TLS 1.3.
+"""Messages between two backends, one connection a prompt, inside mutual TLS 1.3.
 
 Frames as between the processes of a backend: four bytes of length, big-endian, then one msgpack message. The one that
 answers the request asks (`Ask`); the other agrees or refuses before it computes anything, sends pieces in the order of

@@ -1,4 +1,4 @@
-"""The thoughts of a model that thinks aloud: ``<think>…</think>`` before its answer (DeepSeek-R1, Qwen3, QwQ)."""
+"""Reasoning of a model before its answer, ``<think>…</think>`` (DeepSeek-R1, Qwen3, QwQ)."""
 
 from backend.tools.parts import Content, Reasoning
 from backend.tools.script import Reading, Script

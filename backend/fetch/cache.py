@@ -1,4 +1,4 @@
-"""Models on this host, each once: a folder per content, which appears when all of it is there and right.
+"""Cache of models on this host: one folder per content digest, moved into place when complete and verified.
 
 ROOT/NAME-DIGEST/          a model: regular files, no links
 ROOT/.models/DIGEST.json   what each has to consist of, and its folder

@@ -1,4 +1,4 @@
-"""Models of an OCI registry: artifacts of ModelPack (CNCF) or ORAS, whose layers are files as they are.
+"""Models from an OCI registry: artifacts of ModelPack (CNCF) or ORAS, whose layers are plain files.
 
 OCI distribution specification 1.1; tokens by the registry's ``WWW-Authenticate`` (distribution, token authentication).
 User and password are those of ``docker login``, ``oras login`` or ``podman login``: the file of REGISTRY_AUTH_FILE, or

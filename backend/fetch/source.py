@@ -1,4 +1,4 @@
-"""What a place says it has: files with their addresses, before any of them is here."""
+"""Files that a source of models offers, with their addresses, before the download."""
 
 import hashlib
 import json

@@ -38,12 +38,11 @@ from backend.frontends.messages import (
     TakeToken,
     ToHub,
     TokenTaken,
-    frame,
-    read,
     to_hub,
 )
 from backend.process.call import Call, Event
 from backend.process.engine_client import environment
+from backend.process.messages import frame, read
 from backend.process.metrics import Metrics
 from backend.process.replicas import Engines
 

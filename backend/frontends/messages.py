@@ -2,19 +2,15 @@
 pair that the process inherits. Requests cross as token ids and answers as tokens; text crosses in the bodies of calls
 that the main process answers, and nowhere else."""
 
-import asyncio
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from backend.engine.core.progress import Progress, Stats
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine_config import EngineConfig
-from backend.process.messages import LENGTH, AddSequence, Loading, Message, Ready
+from backend.process.messages import AddSequence, Loading, Message, Ready
 from backend.process.metrics import AnsweredRequest
-
-T = TypeVar("T")
-_encoder = msgspec.msgpack.Encoder()
 
 
 class Submit(Message, frozen=True):
@@ -124,15 +120,3 @@ FromHub = Setup | State | Delivered | CallFailed | TokenTaken | Answered | Stop
 
 to_hub = msgspec.msgpack.Decoder(ToHub)
 from_hub = msgspec.msgpack.Decoder(FromHub)
-
-
-def frame(message: ToHub | FromHub) -> bytes:
-    """Return a message as its length and its body."""
-    body = _encoder.encode(message)
-    return LENGTH.pack(len(body)) + body
-
-
-async def read(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[T]") -> T:
-    """Return the next message. Raises IncompleteReadError once the other end is gone."""
-    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-    return decoder.decode(await reader.readexactly(length))

@@ -25,13 +25,11 @@ from backend.frontends.messages import (
     TakeToken,
     ToHub,
     TokenTaken,
-    frame,
     from_hub,
-    read,
 )
 from backend.process.call import Call
 from backend.process.engine_client import error_of
-from backend.process.messages import AddSequence, Loading, Ready, Scrubbed, Sleep, Wake
+from backend.process.messages import AddSequence, Loading, Ready, Scrubbed, Sleep, Wake, frame, read
 from backend.process.metrics import AnsweredRequest, Metrics
 
 

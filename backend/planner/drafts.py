@@ -1,4 +1,4 @@
-"""The shape of what guesses beside a model: a smaller one, or a head."""
+"""Size of what drafts tokens for speculation: a smaller model, or a head."""
 
 from backend.engine_config import EngineConfig
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve

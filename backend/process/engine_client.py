@@ -23,7 +23,6 @@ from backend.engine_config import EngineConfig
 from backend.errors import Asleep, BackendError, EngineDead, Leaving, Overloaded, ProjectBusy, RequestError
 from backend.process.call import Call
 from backend.process.messages import (
-    LENGTH,
     AbortSequences,
     AdapterChanged,
     AddSequence,
@@ -57,6 +56,7 @@ from backend.process.messages import (
     WindowOpened,
     frame,
     from_engine,
+    read,
 )
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class EngineClient:
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self._send(Start(self.config))
         try:
-            while isinstance(first := await _read(reader), Loading):
+            while isinstance(first := await read(reader, from_engine), Loading):
                 self.loading = first
                 if on_loading:
                     on_loading(first)
@@ -379,7 +379,7 @@ class EngineClient:
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                message = await _read(reader)
+                message = await read(reader, from_engine)
                 self._last_heard = time.monotonic()
                 self._handle(message)
         except (asyncio.IncompleteReadError, OSError):
@@ -486,12 +486,6 @@ def _reject(future: asyncio.Future[Any] | None, error: Exception) -> None:
     """Fail the future with the error, unless nothing waits for it any more."""
     if future is not None and not future.done():
         future.set_exception(error)
-
-
-async def _read(reader: asyncio.StreamReader) -> FromEngine:
-    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-    message: FromEngine = from_engine.decode(await reader.readexactly(length))
-    return message
 
 
 def environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the card of a backend does: memory, use, watts, and the joules that a request took of it, through NVML.
+"""Measurements of a GPU through NVML: memory, utilisation, power, and energy per request.
 
 Sampled once a second in a thread of its own; where there is no card, no driver or no `pynvml` (nvidia-ml-py) there is
 no meter, and what it would tell is absent. Source: NVIDIA Management Library (NVML) API reference.

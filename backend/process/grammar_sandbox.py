@@ -1,4 +1,4 @@
-"""A process that compiles a caller's grammar and says what it takes, before the engine compiles it.
+"""Sandbox process that compiles a client's grammar and reports its cost, before the engine compiles it.
 
 llguidance bounds the states of a lexer, and not the size of what a pattern expands to: ``(g{1000}){1000}`` has 15
 characters, takes seconds and keeps 150 MB. So each grammar is compiled in a child of this process first, which the

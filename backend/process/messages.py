@@ -5,9 +5,11 @@ listened for, so no other process of the host can join in; and either side sees 
 Tokens cross, never text.
 """
 
+import asyncio
 import socket
 import struct
 import threading
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +20,8 @@ from backend.engine.core.progress import Progress, Stage, Stats
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine_config import EngineConfig
+
+T = TypeVar("T")
 
 LENGTH = struct.Struct(">I")
 MAX_FRAME = 1 << 28
@@ -312,9 +316,16 @@ class ChannelClosed(Exception):
     """The other process is gone."""
 
 
-def frame(message: ToEngine | FromEngine) -> bytes:
+def frame(message: Message) -> bytes:
+    """Return a message as its length and its body."""
     body = _encoder.encode(message)
     return LENGTH.pack(len(body)) + body
+
+
+async def read(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[T]") -> T:
+    """Return the next message. Raises IncompleteReadError once the other end is gone."""
+    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    return decoder.decode(await reader.readexactly(length))
 
 
 class EngineChannel:

@@ -1,4 +1,4 @@
-"""The processes of an engine whose model is divided among several cards, from rank 0's side.
+"""The processes of an engine that is divided among several cards: started and watched by rank 0.
 
 Rank 0 is the engine process. It starts the others, tells them each step (`engine.parallel`), and watches them: one that
 dies, or is silent, ends the engine with its name, for the others would wait for it in a collective for ever.

@@ -1,4 +1,4 @@
-"""Several engines behind one server, each with the whole model on cards of its own (data parallelism).
+"""Data parallelism: several engines behind one server, each with the whole model on cards of its own.
 
 A request goes to the engine that has computed the beginning of its prompt, unless that is much busier than another.
 Sleep, wake, scrub and the drain speak for all engines; requests are taken as long as one runs, and others come back.

@@ -1,4 +1,4 @@
-"""What ``quantization_config`` of compressed-tensors and ModelOpt says, whichever format it describes.
+"""Parser of the ``quantization_config`` of compressed-tensors and ModelOpt, for all formats.
 
 compressed-tensors (vllm-project/compressed-tensors 0.20) names in ``config_groups`` how weights and activations of
 which modules are quantised, and in ``ignore`` the modules that are not. ModelOpt (NVIDIA) names its algorithm in

@@ -1,4 +1,4 @@
-"""The HTTP face of a backend whose model writes text: OpenAI's endpoints, as plain Starlette routes.
+"""HTTP API of a backend whose model generates text: OpenAI's endpoints, as plain Starlette routes.
 
 A request is read, checked, turned into token ids, and handed to the engine; its tokens come back as events and become
 text here. A disconnect is noticed at once and stops the engine. Logs contain no text of requests or answers.

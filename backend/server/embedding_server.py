@@ -1,4 +1,4 @@
-"""The HTTP face of a backend whose model makes vectors: ``POST /v1/embeddings``.
+"""HTTP API of a backend whose model makes vectors: ``POST /v1/embeddings``.
 
 Texts take the way that prompts take: tokens here, then the engine's queue, in order of priority and of what each
 project was served. A call of many texts is handed over in parts, so that it does not fill the queue by itself.

@@ -15,10 +15,11 @@ import sys
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.answer.error_bodies import error_response
-from backend.frontends.messages import Setup, State, from_hub, read
+from backend.frontends.messages import Setup, State, from_hub
 from backend.frontends.remote import RemoteEngine, RemoteMetrics
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.process.gpu_meter import GpuMeter, open_probe
+from backend.process.messages import read
 from backend.process.parent import die_with_parent
 from backend.server.app import GenerationApi
 from backend.server.base_api import MAX_BODY_BYTES, BodyTooLarge

@@ -1,4 +1,4 @@
-"""The HTTP face of a backend whose model scores pairs of texts: ``POST /v1/rerank`` and ``POST /v1/score``.
+"""HTTP API of a backend whose model scores pairs of texts: ``POST /v1/rerank`` and ``POST /v1/score``.
 
 Pairs take the way that texts for embeddings take: tokens here, then the engine's queue. Shapes are those of Cohere and
 Jina (rerank) and of vLLM (score).

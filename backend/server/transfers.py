@@ -1,4 +1,4 @@
-"""The role of a backend whose tenant has prefill and decode on backends of their own, and what serves it.
+"""Role of a backend, prefill, decode or both, and the server for its transfers of KV cache.
 
 A `prefill` backend listens on a second port, where only backends of its tenant get through the handshake, and each
 transfer needs a token of the gateway that names both. A `decode` backend fetches what a call's token names. Both go on

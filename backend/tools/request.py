@@ -1,4 +1,4 @@
-"""What a request says of tools: those it offers, and whether the answer has to call one (OpenAI API reference)."""
+"""Tools in a request: those it offers, and whether the answer has to call one (OpenAI API reference)."""
 
 import json
 import re

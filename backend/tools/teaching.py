@@ -1,4 +1,4 @@
-"""Tools for a model whose chat template knows none: described in a system turn, in the words of no one model."""
+"""Tools for a model whose chat template has none: described in a system message."""
 
 import json
 from collections.abc import Sequence

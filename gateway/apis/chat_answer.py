@@ -1,4 +1,4 @@
-"""What a chat answer says, read for another API: one choice, whole or in a chunk, whatever server it came from."""
+"""Reader of chat answers for other APIs: one choice, whole or in a chunk, from any server."""
 
 from collections.abc import Mapping
 from typing import Any, Final

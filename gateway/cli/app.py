@@ -1,4 +1,4 @@
-"""The command ``domicile``: each package brings its own commands; here they are only put together.
+"""The command ``domicile``: the groups of commands, which the packages define.
 
 What a command needs is imported when it runs, so that ``--help`` is quick and the gateway never loads torch.
 """

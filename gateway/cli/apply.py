@@ -1,4 +1,4 @@
-"""``domicile apply``: make an installation as a folder of YAML says."""
+"""``domicile apply``: change an installation to the state that a folder of YAML files declares."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``domicile database``: where the databases are, whose they are, and how a move is made known to a folder."""
+"""``domicile database``: location and owner of the databases, and the steps after a move."""
 
 from typing import TYPE_CHECKING
 

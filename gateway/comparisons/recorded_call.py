@@ -1,4 +1,4 @@
-"""A call on record, for what is compared with it later: its intent, its outcome, and whether a value of it is kept.
+"""A recorded call, for a replay or challenge: its intent, its outcome, and whether its content is stored.
 
 A replay compares what a backend answers to the same body (`gateway.comparisons.replay`), a challenge what the client's
 text gives by the weights (`gateway.comparisons.challenge`).

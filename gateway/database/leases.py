@@ -1,4 +1,4 @@
-"""A lease in the database: what only one of all gateways may do, one of them holds, for some seconds at a time.
+"""Database leases: a right that one gateway at a time holds for some seconds.
 
 By the database's clock, so that gateways whose own differ agree (Gray & Cheriton 1989). Each holder has a term, and
 shows it again inside every transaction (a fencing token, Kleppmann 2016): one that was suspended and wakes up after

@@ -1,4 +1,4 @@
-"""Starts the scene, shows what to try, and stops all of it again."""
+"""Runs the demo: starts gateway and backends, shows what to try, and stops them."""
 
 import asyncio
 import fcntl

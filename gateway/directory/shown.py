@@ -1,4 +1,4 @@
-"""What a running backend of our own shows of itself: which weights it loaded, and whose signature they have.
+"""What a running backend of our own proves: the weights that it loaded, and who signed them.
 
 A backend's word for its weights counts as far as its identity does: the certificate of this cell, and evidence of its
 hardware where a policy asks for that (docs/threat-model.md).

@@ -1,4 +1,4 @@
-"""JSON Web Tokens, read strictly (RFC 7519, RFC 8725): what a stranger sends is believed once all of it is checked.
+"""JSON Web Tokens, parsed strictly (RFC 7519, RFC 8725): nothing in a token is used before all checks pass.
 
 In this order: size and shape; a header that names a pinned, asymmetric algorithm and brings no key of its own; a key
 that is known already; the signature; no duplicate member; issuer, audience, times. Pure: keys and clock are passed in.

@@ -1,4 +1,4 @@
-"""Where an installation's databases are and whose they are; how its folder learns that they were moved."""
+"""Location and owner of an installation's databases, and how a move is recorded in the data folder."""
 
 from contextlib import closing, suppress
 from dataclasses import dataclass

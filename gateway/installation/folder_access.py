@@ -1,4 +1,4 @@
-"""Folders on the way to a data folder, and in it, whose names users other than this one and root may change.
+"""Folders on the path to a data folder, and in it, that other users than this one and root can rename.
 
 A user who may write in a folder may put another file in place of one there, whatever the mode of the file.
 """

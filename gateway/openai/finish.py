@@ -1,4 +1,4 @@
-"""Why an answer ended: which values count as an end, and what goes on record of them.
+"""Finish reasons: which values count as an end, and which of them are recorded.
 
 Servers use values beside OpenAI's five: ``eos_token`` and ``stop_sequence`` (TGI), ``abort`` (vLLM, SGLang),
 ``model_length`` and ``error`` (Mistral), ``timeout`` and ``cancelled`` (TensorRT-LLM), ``load`` (Ollama), ``""`` on

@@ -1,4 +1,4 @@
-"""What a server said is wrong with a request, in the words of OpenAI's API: servers that are not ours say it otherwise.
+"""Errors of backends for an invalid request, in OpenAI's format; other servers use their own.
 
 Shapes seen: OpenAI's own (also vLLM, whose ``code`` is a number, and Ollama); SGLang's and older vLLM's, the same
 without ``error`` around it; TGI's ``{"error": "...", "error_type": "..."}``; FastAPI's ``{"detail": ...}``

@@ -1,4 +1,4 @@
-"""Chunks of a stream that differ in one text alone, recognised by their bytes.
+"""Stream chunks that differ in one text only, recognised by their bytes.
 
 A server sends the same members around every token. Once one chunk was parsed and checked, another one with the same
 bytes before and after its text is the same chunk with another text, so only that text is parsed and filtered. Anything

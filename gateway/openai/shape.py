@@ -1,4 +1,4 @@
-"""The shape of an answer or a chunk: what every later step may rely on.
+"""Validation of an answer or chunk: the structure that later steps rely on.
 
 A server's answer is checked once, here. What does not have the shape is the server's fault (BackendFailed, 502, counted
 against the backend), never an error of the gateway. Beyond the shape nothing is required: any member may be absent or

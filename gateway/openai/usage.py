@@ -1,4 +1,4 @@
-"""What a server says an answer used.
+"""Token usage as a server reports it.
 
 A count goes into bills, limits, metrics and spans, so one that cannot be true is not used: the call is then estimated,
 as where a server says nothing.

@@ -1,4 +1,4 @@
-"""Waiting room for calls to a model without a running backend, while one is started; bounded per tenant.
+"""Queue of calls to a model without a running backend, while one is started; bounded per tenant.
 
 A waiting stream is kept open with comments (HTML Living Standard, server-sent events §9.2.6), which clients skip. The
 status is sent with the first comment, so a call that is refused before that gets an error status.

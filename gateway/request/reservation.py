@@ -1,4 +1,4 @@
-"""Reservation of limits: a call reserves what it may use before it runs, and settles what it used when it ends."""
+"""Reservation of limits: a call reserves its largest possible use before it runs and settles the actual use."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext

@@ -1,4 +1,4 @@
-"""The items of a kept response, and a body that goes on with them. Pure functions over parsed JSON.
+"""Items of a stored response, and a request body that continues from them. Pure functions over parsed JSON.
 
 An item's id tells whose it is: ``msg_`` (or another kind), the 32 digits of its response and its place, ``i`` and its
 place where it was input.

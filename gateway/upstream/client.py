@@ -1,4 +1,4 @@
-"""Client for calls to backends: mutual TLS with an exact peer identity; request and response bodies are bytes.
+"""Client of the gateway for calls to backends: connection pools, mutual TLS with an exact peer identity.
 
 It uses `gateway.upstream.http1`; docs/adr/0003 explains why not a library. Every backend has its own TLS context, which
 completes the handshake only with that backend's URI, so another machine never receives a byte of a request. The client

@@ -1,4 +1,4 @@
-"""What a policy says, rule by rule in words, and in what two of them differ."""
+"""A policy in words, rule by rule, and the differences of two policies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

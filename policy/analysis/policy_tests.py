@@ -1,4 +1,4 @@
-"""Run the tests that a policy carries, against a case its own words allow, changed as each test says."""
+"""Runs the tests in a policy, each on a case that the policy's own rules allow, changed as the test says."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

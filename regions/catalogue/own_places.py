@@ -1,4 +1,4 @@
-"""An installation's own catalogue file: places are added to it, and what else it says stays as it was written.
+"""An installation's own catalogue file: adds regions and operators, and keeps everything else in it as written.
 
 The file may say ``extends: domicile``: then it stands above the catalogue that comes with the package, whose rows of
 other ids hold as well.

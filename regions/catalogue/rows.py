@@ -1,4 +1,4 @@
-"""The rows of a catalogue: dated facts, each with where it was read and when. What nobody read is ``unknown``.
+"""Rows of a catalogue: dated facts, each with its source and date. A fact without a source is ``unknown``.
 
 An unknown country or owner is refused by every policy (`facts.missing`), an unread list of sub-processors by every
 policy as well (`residency.subprocessors`), and a certificate that is only claimed counts for none.

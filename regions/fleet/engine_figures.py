@@ -1,4 +1,4 @@
-"""What backends tell of their speed and their cards; and the rates that follow from what they told before.
+"""Speed and cards of backends as they report them, and the rates between two reports.
 
 Counters grow since the start of an engine. Rates are of the last `WINDOW_S` seconds that were told of.
 """

@@ -1,4 +1,4 @@
-"""Backends as processes of this machine: one child each, with its own certificate, log file and GPUs.
+"""Launcher of backends as local processes: one child each, with its own certificate, log file and GPUs.
 
 All files of a backend are in ``<data>/backends/<id>/`` (mode 0700): its leaf certificate, its key and its log. The
 child is held by a leash (`regions.launchers.supervise`), so that none outlives this process, however it ends. Its

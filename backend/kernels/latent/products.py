@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Product of each head by its own matrix, between the width of a head and the width of the shared latent."""
+"""Per-head matrix product between a head's width and the width of the shared latent."""
 
 import triton
 import triton.language as tl

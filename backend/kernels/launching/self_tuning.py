@@ -1,4 +1,4 @@
-"""The first start on a card that nobody measured: which launch choices its dense products run fastest with.
+"""Self-tuning on a card without measurements: times the launch choices of its dense products at the first start.
 
 The choices that come with the package were measured on the cards named in `backend/kernels/choices.json`. Elsewhere a
 start times, for each product of the steps that it captures anyway, the candidates of its kernel, for as long as

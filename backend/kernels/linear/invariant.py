@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""x @ weightᵀ whose rows do not know of each other.
+"""Batch-invariant x @ weightᵀ: a row does not depend on the other rows.
 
 A library picks its algorithm, and with it the order of sums, by the number of rows; then a sequence's tokens depend on
 what runs beside it (He 2025, "Defeating nondeterminism in LLM inference"). Here tiles are the same for any number of

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""One row times a large weight, with what stands before and after it in a decoder layer.
+"""Product of one row and a large weight, fused with the operations before and after it in a decoder layer.
 
 Decoding a single sequence is reading weights: the time is bytes over bandwidth, and a ramp and a tail for each kernel,
 in which no bytes flow. So a layer's small operations ride along. RMSNorm in front is a factor per column, which goes

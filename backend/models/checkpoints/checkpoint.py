@@ -1,4 +1,4 @@
-"""A checkpoint on disk, GGUF file or Hugging Face folder, behind one face. Does not import torch."""
+"""A model checkpoint on disk, GGUF file or Hugging Face folder, by one interface. Does not import torch."""
 
 from functools import cached_property
 from pathlib import Path

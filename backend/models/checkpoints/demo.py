@@ -1,4 +1,4 @@
-"""Where the demonstration model lies: SmolLM2-135M-Instruct (Apache-2.0), shipped inside a Python package.
+"""Path of the demonstration model: SmolLM2-135M-Instruct (Apache-2.0), shipped in a Python package.
 
 The package is looked up, never imported: importing it would ask for a compiled runtime that we do not use.
 """

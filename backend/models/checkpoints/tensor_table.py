@@ -1,4 +1,4 @@
-"""What a safetensors file holds and where, read from its header alone (format: huggingface/safetensors, README).
+"""Names, types and offsets of the tensors in a safetensors file, from its header (huggingface/safetensors, README).
 
 Does not import torch, so that a file can be checked before anything is loaded.
 """

@@ -1,4 +1,4 @@
-"""The decoders of the kernels in which a token's logits depend on nothing but its own sequence.
+"""Batch-invariant decoders: a token's logits depend on its own sequence only.
 
 Not on who runs beside it, on how its prompt was cut into chunks, on the cache, the pages, graphs or guesses: every
 product takes `kernels.invariant_linear` whatever the number of rows, the other kernels work row by row anyway, and

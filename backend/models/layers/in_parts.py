@@ -1,4 +1,4 @@
-"""Products whose bits do not depend on how many ranks a model is divided among.
+"""Products whose result does not depend on the number of ranks that a model is divided among.
 
 In an ordered group (`parallel.group`) a rank computes as if each of up to `shard.SAME` ranks had its own part: every
 product has the shape that it has on the largest number of ranks, and what ends a residual branch is summed in float32

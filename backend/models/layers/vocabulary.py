@@ -1,4 +1,4 @@
-"""The embedding, whose rows a group's ranks share out among them."""
+"""The embedding, with its rows divided among the ranks of a group."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The events of a streamed message, from filtered chat chunks. Nothing of what was said is held."""
+"""Events of a streamed message, from filtered chat chunks. No text is kept."""
 
 from typing import Any, Final
 

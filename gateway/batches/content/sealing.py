@@ -1,4 +1,4 @@
-"""Content of files and batches on its way into the control database and out of it: sealed by AES-256-GCM.
+"""Encryption of files and batches in the control database: AES-256-GCM.
 
 The data keys are in the value store (`audit.private.content_keys`): one a person, one a file or batch for what is of no
 known person. Nonce and place are bound, so a piece opens only as what it was sealed as.

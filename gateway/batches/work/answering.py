@@ -1,4 +1,4 @@
-"""One line of a batch through the pipeline, as a call of its own, until it has an answer that stands.
+"""One line of a batch through the pipeline, as a call of its own, with retries until its answer is final.
 
 A line waits where an interactive client would be told to come back: for its turn behind interactive calls, for limits,
 for a backend. What a server did wrong is tried again a few times; what the line itself did wrong is its result.

@@ -1,4 +1,4 @@
-"""The worker of batches in each gateway process: takes tenants' batches by lease, and goes on with what others left.
+"""Batch worker of each gateway process: leases tenants' batches, and continues those that others left.
 
 One gateway works a tenant's batches at a time, so that the bound on lines at one time holds for the tenant. Any process
 may be it: the lease of one that was killed ends, and the next goes on (`gateway.database.leases`).

@@ -1,4 +1,4 @@
-"""``domicile limit``: what tenants, projects and keys may use at most."""
+"""``domicile limit``: limits of tenants, projects and keys."""
 
 import inspect
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""What commands read beside the inventory: limits, prices, usage, deployments, names of models, stops.
+"""Reports that commands read: limits, prices, usage, deployments, names of models, stops.
 
-Here it comes from the control database; `gateway.cli.remote.remote_reports` has the same methods over an admin API.
+Here they come from the control database; `gateway.cli.remote.remote_reports` has the same methods over an admin API.
 """
 
 from collections.abc import Iterator, Sequence

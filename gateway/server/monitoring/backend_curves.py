@@ -1,4 +1,4 @@
-"""Notes every few seconds what the backends tell of their queue, speed and power, for the console's curves."""
+"""Stores queue, speed and power of the backends every few seconds, for the curves of the console."""
 
 import asyncio
 import logging

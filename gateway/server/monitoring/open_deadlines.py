@@ -1,4 +1,4 @@
-"""What has to be done until when: open deadlines of incidents and of requests of persons, by tenant."""
+"""Open deadlines of incidents and of requests of data subjects, by tenant."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What backends told of their queue, speed and power, added up over minutes, ten minutes and hours."""
+"""Queue, speed and power of backends, summed over minutes, ten minutes and hours."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

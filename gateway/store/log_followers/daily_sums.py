@@ -1,4 +1,4 @@
-"""Sums of the ledger by day: what reports read, whose time would grow with the number of calls otherwise.
+"""Daily sums of the ledger, so that the time of a report does not grow with the number of calls.
 
 A row is added when it is over, in the transaction that writes it; it never changes again. So sums and rows agree at any
 moment, until rows are deleted: sums name no call, and may be kept longer.

@@ -1,4 +1,4 @@
-"""Energy as the ledger has it, for people: of the calls whose backend measured, and nothing where none did.
+"""Energy of calls from the ledger; empty where no backend measured it.
 
 Backends report it and nothing verifies it, so nothing is billed by it. What cards draw while no call runs is no
 call's, and not in here.
