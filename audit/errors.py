@@ -75,7 +75,7 @@ class HeldError(AuditError):
 
     def __init__(self, hold_ids: tuple[str, ...]) -> None:
         super().__init__(
-            f"nothing was deleted: legal hold {', '.join(hold_ids)} stands"
+            f"nothing was deleted: legal hold {', '.join(hold_ids)} is in force"
             "; release it first with `domicile audit hold release`"
         )
         self.hold_ids = hold_ids

@@ -212,7 +212,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_adapter_rank {self.max_adapter_rank}; set --max-adapter-rank to at most {MOST_RANK}"
             )
         if self.max_adapters and not self.adapters:
-            raise ConfigError("adapters need a folder that they lie in; add --adapters FOLDER")
+            raise ConfigError("adapters need a folder; add --adapters FOLDER")
         if self.max_adapters and self.batch_invariant and self.ranks > 1:
             raise ConfigError(
                 "with adapters, tokens of several ranks are not those of one; leave --deterministic or --max-adapters "

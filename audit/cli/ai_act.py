@@ -41,7 +41,8 @@ def ai_act_command(
         Path | None, typer.Option("--output", "-o", help="Write its records here, one JSON a line.")
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", help="A day (2026-12-03): which duties apply on it, as the law stood then.")
+        str | None,
+        typer.Option("--as-of", help="A day (2026-12-03): which duties apply then, by the law of that day."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -136,12 +136,12 @@ def notify_command(
     tenant: TenantArgument,
     incident_id: IdArgument,
     clock: Annotated[str, typer.Option("--clock", help="Which clock this met, as `list` names it.")],
-    authority: Annotated[str, typer.Option("--authority", help="Who was told.")],
+    authority: Annotated[str, typer.Option("--authority", help="The authority that was informed.")],
     data: DataOption = None,
     clocks: ClocksOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put on record that an authority was told."""
+    """Record that an authority was informed."""
 
     with reporting_errors(as_json):
         record = opened_record(data)
@@ -154,7 +154,7 @@ def close_command(
     tenant: TenantArgument,
     incident_id: IdArgument,
     data: DataOption = None,
-    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "resolved",
+    reason: Annotated[str, typer.Option("--reason", help="A code, not free text: it is recorded.")] = "resolved",
     release: Annotated[bool, typer.Option("--release", help="Let its records be deleted again.")] = False,
     clocks: ClocksOption = None,
     as_json: JsonOption = False,
@@ -199,7 +199,7 @@ def breach_command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a draft of GDPR 33(3) here.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Whom a breach concerned: tenants, calls, people, kinds of data, places. The question goes on record first."""
+    """Show who was affected by a breach: tenants, calls, people, kinds of data, places. The search is recorded."""
     with reporting_errors(as_json):
         begin, end = given_period(since, until)
         scope = Scope(

@@ -36,10 +36,10 @@ def oversight_command(
     system: SystemOption,
     data: DataOption = None,
     request: Annotated[str | None, typer.Option("--request", help="The call that was overruled.")] = None,
-    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "judgement",
+    reason: Annotated[str, typer.Option("--reason", help="A code, not free text: it is recorded.")] = "judgement",
     as_json: JsonOption = False,
 ) -> None:
-    """Put an act of oversight on record. It stops nothing by itself: `domicile oversight stop` does."""
+    """Put an act of oversight on record. It stops nothing; to stop a system, use `domicile oversight stop`."""
     with reporting_errors(as_json):
         fields = {"type": f"oversight.{act}", "ai_system_id": system, "request_id": request, "reason": reason}
         _record(Oversight, data, tenant, fields, as_json)

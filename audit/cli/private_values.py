@@ -47,7 +47,7 @@ SubjectOption = Annotated[
     str | None, typer.Option("--subject", help="The person's identifier, as applications give it.")
 ]
 RecordsOption = Annotated[str | None, typer.Option("--records", help="Records by number: 41 or 41-57.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="A code, not free text: it is recorded.")]
 BackupOption = Annotated[
     int, typer.Option("--backup-days", min=0, help="How long backups of side.db live; the certificate states it.")
 ]
@@ -194,7 +194,7 @@ def hold_place(
             raise UsageMistake("a hold covers a subject or records, not both; give one of --subject and --records")
         span, reason = _span(records), given_code("--reason", reason)
         hold = opened_record(data).place_hold(tenant, subject=subject, records=span, reason=reason)
-        print_outcome({"hold_id": hold}, as_json, f"Hold {hold} stands.")
+        print_outcome({"hold_id": hold}, as_json, f"Hold {hold} is in force.")
 
 
 @hold_app.command(
@@ -219,11 +219,11 @@ def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, 
 
 @hold_app.command("list", epilog="Example:\n\n  domicile audit hold list acme")
 def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """The holds that stand."""
+    """List the holds in force."""
     with reporting_errors(as_json):
         standing = opened_record(data).holds(tenant)
         lines = [f"{hold['id']}  {hold['reason']}  {_covered(hold)}" for hold in standing]
-        print_outcome({"holds": standing}, as_json, "\n".join(lines) or "No hold stands.")
+        print_outcome({"holds": standing}, as_json, "\n".join(lines) or "No hold is in force.")
 
 
 @app.command(
@@ -237,7 +237,7 @@ def dsar_command(
     data: DataOption = None,
     html: Annotated[str | None, typer.Option("--html", help="A page for the person instead: en or de.")] = None,
 ) -> None:
-    """Everything that is kept of a person and what GDPR 15(1) lists beside it, as JSON or as a page."""
+    """Export all stored data of a person with the information of GDPR 15(1), as JSON or as a page."""
     with reporting_errors(as_json=False):
         if html is not None and html not in LANGUAGES:
             raise UsageMistake(f"there is no page in {html!r}; name one of {', '.join(LANGUAGES)}")
@@ -270,7 +270,7 @@ def rectify_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a corrected value on record beside the wrong one, which stays (GDPR 16)."""
+    """Record a corrected value; the wrong one is kept next to it (GDPR 16)."""
     with reporting_errors(as_json):
         try:
             right = json.loads(value)

@@ -52,11 +52,11 @@ def create_command(
 def extend_command(
     tenant: TenantArgument,
     request: IdArgument,
-    reason: Annotated[str, typer.Option("--reason", help=f"What the person was told: {' or '.join(EXTENSIONS)}.")],
+    reason: Annotated[str, typer.Option("--reason", help=f"Reason given to the person: {' or '.join(EXTENSIONS)}.")],
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put on record that the person was told that the answer takes up to two months longer, and why."""
+    """Record that the person was informed of an extension by up to two months, and of the reason."""
 
     with reporting_errors(as_json):
         _show([opened_record(data).extend(tenant, request, reason=reason)], as_json)
@@ -75,7 +75,7 @@ def close_command(
         int | None, typer.Option("--act", min=0, help="The record of the act that answers it, as `list` names them.")
     ] = None,
     outcome: Annotated[str, typer.Option("--outcome", help=f"One of {', '.join(OUTCOMES)}.")] = "answered",
-    reason: Annotated[str | None, typer.Option("--reason", help="A code, no words: it goes on record.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="A code, not free text: it is recorded.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put on record how a request ended."""

@@ -109,7 +109,7 @@ def selftest_command(data: DataOption = None, as_json: JsonOption = False) -> No
 @app.command("rotate", epilog="Example:\n\n  domicile audit rotate --reason scheduled")
 def rotate_command(
     data: DataOption = None,
-    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "scheduled",
+    reason: Annotated[str, typer.Option("--reason", help="A code, not free text: it is recorded.")] = "scheduled",
     to: Annotated[
         SigningPlace | None, typer.Option("--to", help="Where the new key is kept (default: as configured).")
     ] = None,

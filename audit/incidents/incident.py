@@ -216,7 +216,7 @@ async def _go_on(
 
     case = await context.in_thread(find) if known is None else known
     if case.closed is not None:
-        raise AuditError(f"the incident {incident_id} was closed at {case.closed}; create a new one, if it goes on")
+        raise AuditError(f"the incident {incident_id} was closed at {case.closed}; create a new one, if it continues")
     given = {name: fields[f"{name}_at"] for name in ("aware", "classified") if fields.get(f"{name}_at") is not None}
     check_moments(case.moments | given, rfc3339(context.now()), case.since, case.until)
     common = {"type": kind, "tenant": tenant, "incident_id": incident_id, "actor": actor}

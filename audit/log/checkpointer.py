@@ -62,7 +62,7 @@ class Checkpointer:
         oldest = self._oldest
         if oldest is None or (waiting := time.monotonic() - oldest) < self._cadence.signer_grace_s:
             return None
-        return f"records have gone unsigned for {int(waiting)} s: the signer is out of reach"
+        return f"records have gone unsigned for {int(waiting)} s: the signer cannot be reached"
 
     def start(self) -> None:
         self._thread.start()

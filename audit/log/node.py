@@ -37,7 +37,7 @@ class NodeLock:
             ) from error
         if fd is None:
             raise AuditUnavailable(
-                f"another process already writes this log as node {node}; give each process a name of its own by `node`"
+                f"another process already writes this log as node {node}; give each process its own name by `node`"
             )
         _sweep(folder)
         return cls(fd, folder / f"node-{node}.lock")

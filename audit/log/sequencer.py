@@ -246,7 +246,7 @@ class Sequencer:
     def _seal(self, event: Event, private: Private | None) -> LogEntry:
         if event.commits is not None:
             raise EventRejected(
-                f"the event {event.type} brings commitments of its own, which the log makes; leave them out"
+                f"the event {event.type} already has commitments, which only the log makes; leave them out"
             )
         stamp = self._stamper.fields()
         sealed: tuple[Sealed, ...] = ()
@@ -278,7 +278,7 @@ class Sequencer:
 
     def _fail(self, error: AuditUnavailable, appends: Sequence[Append]) -> None:
         """Nothing that was tried can be promised; the file handles are given up with it."""
-        logger.error("new calls are refused: %s; remove this cause, the log is tried again by itself", error)
+        logger.error("new calls are refused: %s; remove the cause; the log is retried automatically", error)
         self._failure = str(error)
         self._next_heal = time.monotonic() + self._limits.heal_every_s
         self._turn_away(appends, error)

@@ -56,8 +56,8 @@ async def erase(
 ) -> str:
     """Erase what is kept of `subject`, or of `records` (first, last), or of the whole tenant; returns the certificate.
 
-    Raises HeldError, with nothing deleted, if a legal hold stands; AuditError if nothing is kept of the subject or the
-    records; AuditUnavailable or StoreError if it could not be carried through: `finish` then does the rest.
+    Raises HeldError, with nothing deleted, if a legal hold is in force; AuditError if nothing is kept of the subject or
+    the records; AuditUnavailable or StoreError if it could not be completed: `finish` then does the rest.
     """
     scope: Scope = "subject" if subject is not None else "records" if records is not None else "tenant"
     key_id = None
@@ -268,10 +268,10 @@ async def place_hold(
 
 
 async def release_hold(context: AuditContext, tenant: str, hold_id: str, *, actor: str = "system") -> None:
-    """Raises AuditError if no such hold stands."""
+    """Raises AuditError if no such hold is in force."""
     standing = {hold.id: hold for hold in await context.with_values(lambda side: holds_of(side, tenant))}
     if hold_id not in standing:
-        raise AuditError(f"no legal hold {hold_id} stands for tenant {tenant}; see `domicile audit hold list`")
+        raise AuditError(f"no legal hold {hold_id} is in force for tenant {tenant}; see `domicile audit hold list`")
     await context.record(_hold_event("legal_hold.released", standing[hold_id], actor))
     await context.with_values(partial(_fall, hold_id=hold_id))
 

@@ -377,7 +377,7 @@ def _take_name(db: Rows, node: str) -> None:
     while db.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_NODE_LOCKS, node)).fetchone() != (True,):
         if time.monotonic() > deadline:
             raise StoreError(
-                f"another process already writes this log as node {node}; give each process a name of its own by `node`"
+                f"another process already writes this log as node {node}; give each process its own name by `node`"
             )
         time.sleep(0.02)
 

@@ -147,7 +147,7 @@ def format_of(db: Rows) -> int | None:
     if not has_schema(db, SCHEMA):
         return None
     if not has_table(db, "format"):
-        raise StoreError(f"the schema {SCHEMA} of the database is not an audit log; name a database of its own")
+        raise StoreError(f"the schema {SCHEMA} of the database is not an audit log; name a separate database")
     row = db.execute("SELECT version FROM format").fetchone()
     if row != (FORMAT_VERSION,):
         raise wrong_format("the audit log", "none" if row is None else row[0], FORMAT_VERSION)

@@ -116,7 +116,7 @@ def _post(url: str, body: bytes) -> tuple[int, str]:
     try:
         answer = _service(f"{parts.scheme}://{parts.netloc}").request("POST", url.rstrip("/") + PATH, content=body)
     except ExternalUnavailable as error:
-        raise WitnessError(f"the witness is out of reach: {error}; check its address and that it runs") from error
+        raise WitnessError(f"the witness cannot be reached: {error}; check its address and that it runs") from error
     return answer.status, answer.content.decode(errors="replace")
 
 

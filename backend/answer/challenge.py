@@ -157,7 +157,7 @@ def _cut(request: Asked, digest: bytes) -> list[int] | None:
     if found is None:
         raise InvalidRequest(
             "the prompt was cut to what the context had room for (truncate_prompt_tokens is -1), and no end of this one"
-            " is it; give the very prompt, or challenge a call without it"
+            " is it; give the prompt as it was sent, or challenge a call without truncation"
         )
     return found
 

@@ -37,7 +37,7 @@ def plan(
     quantization: Annotated[str | None, typer.Option(help=QUANTIZATION_HELP)] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache.")] = None,
     speculation: Speculation = None,
-    draft_model: Annotated[str, typer.Option(help="A smaller model or a head beside it, which guesses.")] = "",
+    draft_model: Annotated[str, typer.Option(help="A smaller model or a head that drafts tokens for it.")] = "",
     draft_memory: Annotated[float, typer.Option(help="Its KV cache, in GiB.")] = 1.0,
     gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,
     host_cache_bytes: Annotated[int, typer.Option(min=0, help="Host memory for KV blocks, for each card.")] = 0,

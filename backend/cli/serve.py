@@ -82,7 +82,7 @@ MaxAdapters = Annotated[
     int, typer.Option(min=0, help="LoRA adapters that may be loaded at a time; takes memory for each.")
 ]
 MaxAdapterRank = Annotated[int, typer.Option(min=1, help="The highest rank of an adapter.")]
-AdapterFolder = Annotated[Path | None, typer.Option(help="Folder that adapters lie in; with --max-adapters.")]
+AdapterFolder = Annotated[Path | None, typer.Option(help="Folder of adapters; with --max-adapters.")]
 ToolCallParser = Annotated[
     str, typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral.")
 ]

@@ -60,7 +60,7 @@ class Download:
             except Interrupted as error:
                 failures = 0 if kept.size - before >= self._patience.least else failures + 1
                 if failures >= self._patience.attempts:
-                    raise FetchError(f"{wanted.name}: {error}; run it again, it goes on from there") from None
+                    raise FetchError(f"{wanted.name}: {error}; run it again to continue from there") from None
                 if failures:
                     self._stop.wait(self._patience.pause(failures))
             if self._stop.is_set():

@@ -96,7 +96,7 @@ class Batches:
         try:
             await self.directory.authenticate_stored(principal.key_id)
         except KeyRefused:
-            because = "a batch goes on after the caller's token ended; make it with an API key"
+            because = "a batch continues after the caller's token has expired; create it with an API key"
             raise PolicyDenied([Reason("batch.key", None, because)]) from None
 
     async def get(self, owner: Owner, id_: str) -> tuple[BatchRecord, dict[str, Any]]:

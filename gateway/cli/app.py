@@ -28,7 +28,7 @@ PARTS = {
     "config": LazyCommand("See and check the gateway's configuration.", ("gateway.cli.configuration:config_app",)),
     "database": LazyCommand("Where the databases are, and whose they are.", ("gateway.cli.database:database_app",)),
     "secrets": LazyCommand("The keys above all others.", ("gateway.cli.secrets:secrets_app",)),
-    "backup": LazyCommand("Copies from which the cell can go on.", ("gateway.cli.backup:backup_app",)),
+    "backup": LazyCommand("Create and restore backups of a cell.", ("gateway.cli.backup:backup_app",)),
     "evidence": LazyCommand(
         "Evidence of backends' hardware: check it again.", ("gateway.cli.offline.evidence:evidence_app",)
     ),
@@ -57,7 +57,7 @@ PARTS = {
     "limit": LazyCommand("What tenants, projects and keys may use at most.", ("gateway.cli.admin.limit:limit_app",)),
     "person": LazyCommand("People, their roles and access tokens.", ("gateway.cli.admin.person:person_app",)),
     "oversight": LazyCommand(
-        "Stop an AI system, or one project, and let it go on.", ("gateway.cli.admin.oversight:oversight_app",)
+        "Stop and resume an AI system or one project.", ("gateway.cli.admin.oversight:oversight_app",)
     ),
     "usage": LazyCommand("Tokens, backend seconds and cost, from the ledger.", ("gateway.cli.admin.usage:usage_app",)),
     "batch": LazyCommand("Batches of tenants: how far they are, and an end.", ("gateway.cli.admin.batch:batch_app",)),

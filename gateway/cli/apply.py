@@ -32,7 +32,7 @@ CHANGED = 2
 
 def apply(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Option("--file", "-f", help="The folder; its policies lie in 'policies'.")],
+    folder: Annotated[Path, typer.Option("--file", "-f", help="The folder; its policies are in 'policies'.")],
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what would change, and change nothing. Ends with 2 if something would.")
     ] = False,

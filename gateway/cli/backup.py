@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from audit.tree.note import VerifierKey
     from gateway.installation.installation import Installation
 
-backup_app = typer.Typer(name="backup", help="Copies from which the cell can go on.", no_args_is_help=True)
+backup_app = typer.Typer(name="backup", help="Create and restore backups of a cell.", no_args_is_help=True)
 
 Backup = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of one backup.")]
 Key = Annotated[

@@ -425,7 +425,7 @@ class AcceptedEvidence(Section):
 class Attestation(Section):
     """Evidence of backends' hardware that is accepted (docs/weights-and-hardware.md)."""
 
-    every_s: float = Field(3600, ge=60, le=86400, description="how often evidence is asked for anew")
+    every_s: float = Field(3600, ge=60, le=86400, description="how often evidence is requested again")
     accepted: dict[Technology, AcceptedEvidence] = Field(default_factory=dict)
 
 
@@ -577,7 +577,7 @@ class Batches(Section):
         description="calls in flight at a server without priorities, from which on it gets no line",
     )
     lease_s: float = Field(
-        15, ge=1, le=300, description="until another gateway goes on with the batches of one that died"
+        15, ge=1, le=300, description="until another gateway continues the batches of one that ended"
     )
 
 
@@ -657,7 +657,7 @@ class Settings(BaseSettings):
     scim: Scim = Scim()
     approvals: Approvals = Approvals()
     workloads: tuple[WorkloadIssuer, ...] = Field(default_factory=tuple, description="machines by where they run")
-    webhooks: tuple[Webhook, ...] = Field(default_factory=tuple, description="who is told of incidents, budgets, ...")
+    webhooks: tuple[Webhook, ...] = Field(default_factory=tuple, description="receivers of incidents, budgets, ...")
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
 
     @model_validator(mode="after")
@@ -670,7 +670,7 @@ class Settings(BaseSettings):
     def one_rule_for_each_issuer(self) -> Self:
         issuers = [each.issuer for each in self.workloads]
         if len(set(issuers)) < len(issuers) or self.oidc.issuer in issuers:
-            raise ValueError("an issuer of workloads stands twice, or is oidc.issuer; name each issuer once")
+            raise ValueError("an issuer of workloads is given twice, or is oidc.issuer; name each issuer once")
         return self
 
     @field_validator("webhooks")

@@ -189,7 +189,7 @@ def require_space(manifest: Manifest, data: Path, key: VerifierKey) -> None:
             continue
         for end in ("", *SIDECARS) if name in DATABASES else ("",):
             if os.path.lexists(place := data / f"{name}{end}"):
-                raise BackupError(f"the file {place} is there; restore into a folder that holds nothing of its own")
+                raise BackupError(f"the file {place} is there; restore into an empty folder")
         if not (data / name).parent.resolve().is_relative_to(data.resolve()):
             raise BackupError(f"the path {data / name} leads out of {data}; remove the link on the way")
 

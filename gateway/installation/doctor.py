@@ -366,7 +366,7 @@ def _process(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarnin
             )
         )
     if state.root:
-        found.append(ConfigurationWarning("runs_as_root", "the gateway runs as root", "run it as a user of its own"))
+        found.append(ConfigurationWarning("runs_as_root", "the gateway runs as root", "run it as a separate user"))
     return found
 
 

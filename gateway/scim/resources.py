@@ -119,7 +119,7 @@ def _kept(body: Any, known: Mapping[str, str], schema: str) -> dict[str, Any]:
     for name, value in body.items():
         if (right := known.get(name.lower())) is not None:
             if right in said:
-                raise invalid(f"{right} stands twice; send it once", "invalidSyntax")
+                raise invalid(f"{right} is given twice; send it once", "invalidSyntax")
             said[right] = value
     return said
 

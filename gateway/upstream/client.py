@@ -208,9 +208,9 @@ class Upstream:
                 outgoing.commits,
             )
             if outgoing.mark_key is not None and not token:
-                raise BackendUnavailable("The backend cannot be told how to watermark its answer; start it anew")
+                raise BackendUnavailable("The backend cannot be asked to watermark its answer; start it again")
             if outgoing.commits and not token:
-                raise BackendUnavailable("The backend cannot be told to commit to its activations; start it anew")
+                raise BackendUnavailable("The backend cannot be asked to commit to its activations; start it again")
             return pool.head("POST", path, len(body), outgoing.request_id, token, project=outgoing.project)
 
         return pool, *await self._send(target, pool, head, body, outgoing.check, outgoing.silence)

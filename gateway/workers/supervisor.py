@@ -109,7 +109,7 @@ class Supervisor:
                     if self._stopping:
                         return
                     log.error(
-                        "worker %s did not start, so %s goes on; mend what it says, then try again",
+                        "worker %s did not start, so %s keeps running; fix the reported cause, then try again",
                         fresh.name,
                         before.name,
                     )
@@ -191,7 +191,9 @@ class Supervisor:
             if asyncio.get_running_loop().time() - worker.began > LONGEST_PAUSE_S:
                 pause = FIRST_PAUSE_S
             log.error(
-                "worker %s ended by itself (%s); another is started, and the lines above say why", worker.name, status
+                "worker %s ended unexpectedly (%s); another is started; see the lines above",
+                worker.name,
+                status,
             )
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -47,7 +47,7 @@ MAX_TESTS = 500
 
 def _country(code: str) -> str:
     if code in get_args(SetName):
-        raise ValueError(f"{code} is a set, not a country; sets stand alone, outside a list")
+        raise ValueError(f"{code} is a set, not a country; write a set by itself, not in a list")
     if code == "UK":
         raise ValueError("UK is no ISO 3166 code; did you mean GB?")
     if code not in builtin_countries().known:
@@ -304,7 +304,7 @@ class PolicyDocument(_WithConditions):
     def _rules_have_names_of_their_own(self) -> Self:
         names = Counter(rule.name for rule in self.rules)
         if twice := sorted(name for name, times in names.items() if times > 1):
-            raise ValueError(f"two rules are called {', '.join(twice)}; give each rule a name of its own")
+            raise ValueError(f"two rules are called {', '.join(twice)}; give each rule a different name")
         return self
 
     def says(self, condition: str) -> Any:

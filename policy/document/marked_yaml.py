@@ -99,7 +99,7 @@ class _Reader:
             name = key.value
             if name in result:
                 raise PolicyDocumentError(
-                    Problem(_line(key), dotted((*path, name)), "this key stands twice; remove one")
+                    Problem(_line(key), dotted((*path, name)), "this key is given twice; remove one")
                 )
             self._lines[(*path, name)] = _line(key)
             result[name] = self._value(next(self._events), (*path, name), depth + 1)

@@ -142,7 +142,7 @@ def _files(statement: Any) -> dict[str, str]:
 
 def _key_of_file(hint: str | None, signer_key: str | None) -> tuple[ec.EllipticCurvePublicKey, tuple[str, ...]]:
     if signer_key is None:
-        raise EvidenceRefused("model.sig names a key that is not there; put its PEM beside it, as model.pub")
+        raise EvidenceRefused("model.sig names a key that is missing; put its PEM next to it, as model.pub")
     try:
         key = load_pem_public_key(signer_key.encode())
     except ValueError as error:

@@ -104,7 +104,7 @@ def check_pin(certificate: bytes | None, pin: str) -> None:
     if shown != pin:
         raise ssl.SSLCertVerificationError(
             f"the peer's certificate is {shown}, expected {pin}"
-            "; check the server, then register its certificate anew with --pin"
+            "; check the server, then register its certificate again with --pin"
         )
 
 

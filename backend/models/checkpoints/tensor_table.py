@@ -67,10 +67,10 @@ def _entry(path: Path, name: str, entry: Any, data: int, file_size: int) -> Tabl
         raise CorruptCheckpoint(f"tensor {name} is {kind}, which is not one of {', '.join(ITEM_BYTES)}")
     size = prod(shape) * ITEM_BYTES[kind]
     if begin < 0 or end - begin != size:
-        raise CorruptCheckpoint(f"{path.name}: tensor {name} does not lie where its file says")
+        raise CorruptCheckpoint(f"{path.name}: tensor {name} is not where its file says")
     if data + end > file_size:
         raise CorruptCheckpoint(
-            f"{path.name}: tensor {name} does not lie where its file says: it reaches byte {data + end} of "
+            f"{path.name}: tensor {name} is not where its file says: it reaches byte {data + end} of "
             f"{file_size}; copy the whole file again"
         )
     return TableEntry(name, path, data + begin, size, kind, shape)

@@ -90,7 +90,7 @@ def update_model(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Replace what a name stands for, as a whole.
+    """Replace the whole definition of a model name.
 
     Example: domicile model update acme support assistant --target small --deprecated 2027-01-01 --sunset 2027-06-30
     """
@@ -117,7 +117,7 @@ def list_models(tenant: Tenant, project: InProject = None, data: Data = DEFAULT_
 def show_model(
     tenant: Tenant, project: Project, name: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False
 ) -> None:
-    """Show what a name stands for.
+    """Show the definition of a model name.
 
     Example: domicile model show acme support assistant
     """

@@ -7,13 +7,11 @@ import typer
 from gateway.cli.terminal.printing import print_one, print_table
 from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, Tenant, opened_control, opened_reports
 
-oversight_app = typer.Typer(
-    name="oversight", help="Stop an AI system, or one project, and let it go on.", no_args_is_help=True
-)
+oversight_app = typer.Typer(name="oversight", help="Stop and resume an AI system or one project.", no_args_is_help=True)
 
 System = Annotated[str | None, typer.Option("--system", help="The AI system, by its id: all projects of it.")]
 InProject = Annotated[str | None, typer.Option("--project", help="One project, instead of a system.")]
-Reason = Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")]
+Reason = Annotated[str, typer.Option("--reason", help="A code, not free text: it is recorded.")]
 
 
 @oversight_app.command("stop")

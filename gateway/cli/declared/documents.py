@@ -121,7 +121,7 @@ def read_folder(folder: Path) -> Folder:
     for file in files:
         for name, tenant in _read(file).tenants.items():
             if name in tenants:
-                raise DocumentError(f"{file}: tenant {name} stands in another file too; keep it in one")
+                raise DocumentError(f"{file}: tenant {name} is in another file too; keep it in one")
             tenants[name] = tenant
     named = {tenant.policy for tenant in tenants.values()}
     named |= {project.policy for tenant in tenants.values() for project in tenant.projects.values()}

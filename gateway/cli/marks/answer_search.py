@@ -33,7 +33,7 @@ mark_app = typer.Typer(name="mark")
 
 Period = tuple[str | None, str | None]
 NOT_FOUND = 1  # as for grep(1) (POSIX), with NOT_TESTED
-Reason = Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")]
+Reason = Annotated[str, typer.Option("--reason", help="A code, not free text: it is recorded.")]
 WORDS = {
     "not_found": "No answer on record has a passage of this text; {compared} with fingerprints were compared.",
     "too_short": "The text is too short to say: {least} letters and digits are needed.",

@@ -49,7 +49,7 @@ def challenge(
     tenant: Tenant,
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its x-request-id, as 'req-1f0c…'.")],
     text: Annotated[Path, typer.Option("--text", help="The answer's text as its client has it, in UTF-8.")],
-    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "challenge",
+    reason: Annotated[str, typer.Option("--reason", help="A code, not free text: it is recorded.")] = "challenge",
     prompt: Annotated[
         Path | None,
         typer.Option(help="What was sent: the JSON body, or the text of its one message (default: as kept)."),

@@ -128,7 +128,7 @@ class DeviceFlow:
                     interval += INTERVAL_S
                 case _:
                     raise _refused(said)
-        raise DeviceLoginFailed("nobody logged in in time; run `domicile login` again")
+        raise DeviceLoginFailed("the login was not completed in time; run `domicile login` again")
 
     def _published(self) -> Mapping[str, Any]:
         if self._metadata is None:
@@ -185,7 +185,7 @@ def _tokens(said: Mapping[str, Any], before: str | None) -> Tokens:
 
 _WORDS = {
     "access_denied": "the login was refused at the identity provider; run `domicile login` again",
-    "expired_token": "nobody logged in in time; run `domicile login` again",
+    "expired_token": "the login was not completed in time; run `domicile login` again",
     "invalid_grant": "the login has ended at the identity provider; run `domicile login` again",
     "invalid_client": "the identity provider does not know this client; check oidc.device_client_id",
     "unauthorized_client": "the client may not use the device flow; allow it at the identity provider",

@@ -82,7 +82,7 @@ class Marker:
                 known = await asyncio.to_thread(load, *place[1:])
             except (StoreError, AuditError) as error:
                 raise BackendUnavailable(
-                    "The key that the answer is to be marked with cannot be had; try again later", retry_after_s=5
+                    "The key for marking the answer is unavailable; try again later", retry_after_s=5
                 ) from error
             self._known[place] = now + timedelta(seconds=KNOWN_S), known
         return known

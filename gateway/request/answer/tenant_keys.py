@@ -36,7 +36,7 @@ class TenantKeys:
             is_external = await asyncio.to_thread(self._warmed, tenant)
         except AuditError as error:
             raise AuditUnavailable(
-                "The key that this tenant keeps itself cannot be had, so the call is not processed; try again later, "
+                "The key that this tenant keeps itself is unavailable, so the call is not processed; try again later, "
                 "and check the key",
                 retry_after_s=5,
             ) from error

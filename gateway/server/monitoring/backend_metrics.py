@@ -98,7 +98,7 @@ class BackendMetrics:
 def labelled(backends: Iterable[Labelled], said: Said) -> list[Metric]:
     """What the backends said, under one name and type each. One that said nothing that can be read is
     ``domicile_backend_up 0``."""
-    up = GaugeMetricFamily(f"{OWN}up", "1 while the backend tells this gateway its metrics.", labels=LABELS)
+    up = GaugeMetricFamily(f"{OWN}up", "1 while this gateway can read the metrics of the backend.", labels=LABELS)
     families: dict[str, Metric] = {}
     for backend, labels in backends:
         told = _told(backend, labels, said.get(backend.id))

@@ -100,10 +100,7 @@ def _check(session: Session, tenant: str, project: str, name: str, naming: Model
             raise InvalidValue(f"{at}: the tenant has no such model; {_there_are(models)}")
     for other in others.values():
         if name in other.targets and naming.targets[0] != name:
-            raise InvalidValue(
-                "name: another name stands for the model of this name, which would stand for another"
-                "; change the other one first"
-            )
+            raise InvalidValue("name: a model of this name is the target of another name; change the other one first")
     known = models | others.keys()
     if naming.replacement is not None and (naming.replacement not in known or naming.replacement == name):
         raise InvalidValue(f"replacement: it is not there; {_there_are(known - {name})}")

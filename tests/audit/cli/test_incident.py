@@ -235,4 +235,4 @@ def test_releasing_the_hold_of_an_open_incident_warns_and_that_of_a_closed_one_d
     assert f"WARNING: incident {first['incident_id']} is still open" in released.stderr
     again = run(data, "hold", "release", "acme", second["hold_ids"][0], "--json")
     assert (said(again)["open_incidents"], again.stderr) == ([], "")
-    assert "No hold stands" in run(data, "hold", "list", "acme").stdout
+    assert "No hold is in force" in run(data, "hold", "list", "acme").stdout

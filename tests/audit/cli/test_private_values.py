@@ -66,7 +66,7 @@ def test_a_hold_stops_the_erasure_until_it_is_released(data: Path) -> None:
     assert str(hold) in refused.stderr
     assert str(hold) in run(data, "hold", "list").stdout
     assert run(data, "hold", "release", hold).exit_code == 0
-    assert "No hold stands" in run(data, "hold", "list").stdout
+    assert "No hold is in force" in run(data, "hold", "list").stdout
     assert run(data, "erase", "--subject", ALICE, "--yes").exit_code == 0
 
 

@@ -342,9 +342,9 @@ async def test_new_calls_are_refused_once_the_signer_was_down_too_long(home: Hom
         signer.up = False
         await log.append(moved_on("r1"))
         await eventually(lambda: log.trouble is not None)
-        with pytest.raises(AuditUnavailable, match="signer is out of reach"):
+        with pytest.raises(AuditUnavailable, match="signer cannot be reached"):
             await log.append(accepted("r2"))
-        with pytest.raises(AuditUnavailable, match="signer is out of reach"):
+        with pytest.raises(AuditUnavailable, match="signer cannot be reached"):
             await log.probe()
         await log.append(completed("r1"))
         signer.up = True

@@ -123,7 +123,7 @@ async def test_a_witness_out_of_reach_unknown_or_another_than_expected_is_an_err
         for tenant, where, witness, why in [
             ("_system", url, key, "403"),
             ("nobody", url, key, "no signed checkpoint"),
-            ("acme", "http://127.0.0.1:1", key, "out of reach"),
+            ("acme", "http://127.0.0.1:1", key, "cannot be reached"),
             ("acme", "ftp://127.0.0.1", key, "give one that begins with http:// or https://"),
             ("acme", url, stranger, "does not hold"),
         ]:

@@ -90,7 +90,7 @@ def test_a_host_that_knows_no_ranges_sends_all_of_it_again(hub, how):
 def test_a_second_attempt_goes_on_where_the_first_was_given_up(hub, how):
     hub.add(NAME, MODEL)
     hub.cuts[FILE] = [1 << 20, 0, 0, 0]
-    with pytest.raises(FetchError, match=r"model.safetensors: .* broke off.*; run it again, it goes on from there"):
+    with pytest.raises(FetchError, match=r"model.safetensors: .* broke off.*; run it again to continue from there"):
         fetched(NAME, how())
     assert not list(how().cache.glob("small-*"))
     hub.asked.clear()

@@ -51,7 +51,7 @@ INVALID = "the value is not valid;"
         ("rpm: 600", "rpm: -1", f"line 15: limits.rpm: {INVALID} input should be greater than 0"),
         ("art50_notice: header", "art50_notice: banner", f"transparency.art50_notice: {INVALID} input should be"),
         ("expect: deny", "expect: maybe", f"line 18: tests[0].expect: {INVALID} input should be 'allow' or 'deny'"),
-        ("version: 3", "version: 3\nversion: 4", "line 4: version: this key stands twice"),
+        ("version: 3", "version: 3\nversion: 4", "line 4: version: this key is given twice"),
         ("store_in: [FR, DE]", "store_in: &s [FR, DE]", "line 6: anchors and aliases are not allowed"),
         ("version: 3", "version: !!int 3", "line 3: tag tag:yaml.org,2002:int is not allowed"),
         ("version: 3", "version: !!python/object:os.system 3", "is not allowed"),

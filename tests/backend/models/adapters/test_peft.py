@@ -180,7 +180,7 @@ def test_experts_are_refused_and_the_attention_of_a_mixture_is_not(tmp_path: Pat
         ("no config", "no adapter_config.json"),
         ("no weights", "has no adapter_model.safetensors; copy"),
         ("a pickle", "a pickle, which is not read; save it as safetensors"),
-        ("a cut file", "does not lie where its file says"),
+        ("a cut file", "is not where its file says"),
         ("no tensor", "holds no tensor"),
         ("a list", "does not hold an object"),
         ("no json", "adapter_config.json: "),
