@@ -279,7 +279,7 @@ def groups_of(config: EngineConfig, model: ModelConfig) -> LayerGroups:
 
 
 def block_bytes_of(config: EngineConfig, model: ModelConfig, element_size: int) -> int:
-    """Of a KV block, of whichever table."""
+    """Bytes of a KV block, of whichever table."""
     return config.block_size * groups_of(config, model).depth * model.kv_bytes_of_layer(element_size)
 
 

@@ -435,7 +435,7 @@ CHECKPOINT_FILES = (
     "*.safetensors", "*.json", "*.jinja", "*.model", "additional_chat_templates/*.jinja",
     "[0-9]_*/config.json", "[0-9]_*/*.safetensors",
 )  # fmt: skip
-"""Of a folder, what the engine reads."""
+"""Files of a folder that the engine reads."""
 SIGNATURE_FILE, SIGNER_KEY_FILE = "model.sig", "model.pub"
 
 

@@ -124,7 +124,7 @@ class Translation(Protocol):
 
 
 class NotKept:
-    """Of a translation whose API keeps no answers: its clients send the whole conversation."""
+    """Storage of a translation whose API keeps no answers: its clients send the whole conversation."""
 
     __slots__ = ()
 

@@ -64,7 +64,7 @@ class GatewayError(Exception):
     type: ClassVar[str] = "server_error"
     code: str | None = None
     elsewhere: bool = False
-    """Of a backend's error: another backend may be asked, as long as the client has received nothing."""
+    """Whether, after a backend's error, another backend may be asked, as long as the client has received nothing."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class BackendUnavailable(GatewayError):
 
 
 class BackendCannotStart(BackendUnavailable):
-    """Of a deployment whose starts keep failing: retries do not help until an operator has fixed the cause."""
+    """The starts of a deployment keep failing: retries do not help until an operator has fixed the cause."""
 
     code = "backend_cannot_start"
 

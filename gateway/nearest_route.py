@@ -11,7 +11,7 @@ from starlette.routing import Route
 MAX_SHOWN = 100
 CUTOFF = 0.75
 _PART = re.compile(r"(?:[A-Za-z][A-Za-z_.:-]*(?:[0-9]{1,2}[A-Za-z_.:-]*){0,3})?")
-"""Of a path: words with few digits in them, as in ``v1`` or ``images``; or nothing, between two slashes."""
+"""Part of a path: words with few digits in them, as in ``v1`` or ``images``; or nothing, between two slashes."""
 
 
 NOT_OFFERED: Mapping[str, str] = MappingProxyType(

@@ -29,7 +29,7 @@ _ACTIVITIES.update({"revoked": DELETE, "deleted": DELETE})
 
 
 def ocsf_of_entity(kind: str) -> Ocsf:
-    """Of a type ``admin.OBJECT.ACT``, by the act."""
+    """Class in OCSF of a type ``admin.OBJECT.ACT``, by the act."""
     act = kind.rpartition(".")[2]
     mapped = Ocsf(ENTITY_MANAGEMENT, _ACTIVITIES.get(act, OTHER))
     return mapped.failed if act in ("failed", "approval_refused") else mapped

@@ -89,10 +89,10 @@ class Event(Strict):
 
     @classmethod
     def kept_as(cls, kind: str) -> RecordRetention:
-        """Of one of its types."""
+        """Retention of one of its types."""
         return cls.kept
 
     @classmethod
     def ocsf_of(cls, kind: str) -> Ocsf:
-        """Of one of its types."""
+        """Class in OCSF of one of its types."""
         return cls.ocsf

@@ -25,7 +25,7 @@ LOGON, START, STOP = 1, 3, 4
 SUCCESS, FAILURE = 1, 2
 INFORMATIONAL, MEDIUM, HIGH = 1, 3, 4
 OF_OTHERS = (APPLICATION_LIFECYCLE, OTHER, SUCCESS, INFORMATIONAL)
-"""Of a type that this version does not know."""
+"""Class of a type that this version does not know."""
 
 
 def ocsf(seq: int, event: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _source(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _milliseconds(ts: str) -> int:
-    """Of RFC 3339 UTC with milliseconds, since the epoch."""
+    """Milliseconds of RFC 3339 UTC with milliseconds, since the epoch."""
     return _minute(ts[:16]) + int(ts[17:19]) * 1000 + int(ts[20:23])
 
 

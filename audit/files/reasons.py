@@ -14,7 +14,7 @@ _FIXES = {
     errno.EDQUOT: "free some space, or raise this user's quota",
 }
 _PRIMARY = 0xFF
-"""Of an extended result code of SQLite, the part that says its kind (sqlite.org/rescode.html)."""
+"""Mask of the kind of error in an extended result code of SQLite (sqlite.org/rescode.html)."""
 
 
 def describe_os_error(error: OSError) -> str:

@@ -34,8 +34,8 @@ class _Read(Generic[T]):
 
 @dataclass(slots=True)
 class Known(Generic[T]):
-    """Of one log. May be asked from several threads. `places` spares the first question to read what it names; what
-    they say is read from the record, by `take`."""
+    """Known cases of one log. May be asked from several threads. `places` spares the first question to read what it
+    names; what they say is read from the record, by `take`."""
 
     take: Take[T]
     places: Places = nothing_known

@@ -217,7 +217,7 @@ class Contract(_Entry):
 
 
 OPERATOR_SCOPE = "_operator"
-"""Of the document that the operator puts above all tenants; no project can be called so."""
+"""Scope of the document that the operator puts above all tenants; no project can be called so."""
 
 
 class Policy(_Entry):
@@ -281,7 +281,7 @@ class Evidence(_Entry):
     address_days: int | None = None
 
     def purpose(self, activity: str) -> str:
-        """Of the activity as registered; its id where it is not."""
+        """Purpose of the activity as registered; its id where it is not."""
         return next((one.purpose for one in self.activities if one.id == activity and one.purpose), activity)
 
     @property

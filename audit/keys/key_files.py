@@ -27,7 +27,7 @@ class WrappedKeys(Protocol):
         """Whether several hosts use the same."""
 
     def name_of(self, owner: str) -> str:
-        """Of one key, in words, for messages."""
+        """Name of one key, in words, for messages."""
 
     def owners(self) -> list[str]:
         """All that ever had a key, sorted."""

@@ -367,7 +367,7 @@ def _checked(owner: str) -> str:
 
 
 def generation_of(wrapped: bytes) -> int:
-    """Of the owner's key that a data key is wrapped under."""
+    """Generation of the owner's key that a data key is wrapped under."""
     return 1 if len(wrapped) == LEGACY_SIZE else int.from_bytes(wrapped[:_GENERATION_SIZE], "big")
 
 

@@ -88,7 +88,7 @@ def keep_notes(folder: Path, name: str, notes: Iterable[str], *, known: Iterable
 
 
 def file_name(note: str) -> str:
-    """Of a succession's note: the day it was made, and the id of the new key."""
+    """File name of a succession's note: the day it was made, and the id of the new key."""
     lines = note.split("\n")
     return f"{lines[3][:10]}-{VerifierKey.parse(lines[2]).key_id.hex()}.note"
 

@@ -81,9 +81,10 @@ class SeverityLevel(_Entry):
 
 
 class Calendar(_Entry):
-    """Of the entity that reports: its time zone, the bank holidays of its Member State, and whether it is exempt from
-    the weekend rule (RTS 2025/301 Art. 5(5): credit institutions, central counterparties, operators of trading venues,
-    essential and important entities of NIS2). Without a word it counts as exempt: the earlier end is shown."""
+    """Calendar of the entity that reports: its time zone, the bank holidays of its Member State, and whether it is
+    exempt from the weekend rule (RTS 2025/301 Art. 5(5): credit institutions, central counterparties, operators of
+    trading venues, essential and important entities of NIS2). Without a word it counts as exempt: the earlier end is
+    shown."""
 
     zone: Annotated[str, AfterValidator(_zone)] = "UTC"
     holidays: frozenset[date] = frozenset()

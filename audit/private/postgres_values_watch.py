@@ -95,7 +95,7 @@ class ValuesWatch:
             )
 
     def _identity(self, db: psycopg.Connection[Row]) -> Row | None:
-        """Of the database and of the table of values: another one has another object id."""
+        """Identity of the database and of the table of values: another one has another object id."""
         return db.execute(_IDENTITY, (f"{SCHEMA}.value",)).fetchone()
 
     def _connected(self) -> psycopg.Connection[Row]:

@@ -173,7 +173,7 @@ def _operators(evidence: Evidence) -> dict[str, Operator]:
 
 
 def _used(evidence: Evidence) -> list[Operator]:
-    """Of backends that are not revoked, each once, by its latest row."""
+    """The backends that are not revoked, each once, by its latest row."""
     by_id = _operators(evidence)
     return [by_id[name] for name in _unique(one.operator for one in _living(evidence)) if name in by_id]
 
@@ -183,12 +183,12 @@ def _living(evidence: Evidence) -> list[Backend]:
 
 
 def _below(evidence: Evidence) -> list[Subprocessor]:
-    """Of the operators in use, each sub-processor once."""
+    """The sub-processors of the operators in use, each once."""
     return list({(one.operator, one.name, one.country): one for one in evidence.subprocessors_in_use}.values())
 
 
 def _direct_lei(evidence: Evidence, operator: Operator | None) -> str:
-    """Of whom the entity contracts with: the processor where one is named, else the operator itself."""
+    """LEI of the company that the entity contracts with: the processor where one is named, else the operator itself."""
     if evidence.processor.name:
         return evidence.processor.lei
     return operator.lei if operator else ""

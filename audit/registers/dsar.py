@@ -17,7 +17,7 @@ STYLE = (
 
 
 def dsar_files(package: Mapping[str, Any]) -> dict[str, str]:
-    """Of a package as `audit.privacy.rights.answer` makes it. What it holds of one person is all that is shown."""
+    """Files of a package as `audit.privacy.rights.answer` makes it. Only data of one person is shown."""
     folder = f"dsar_{package['dsar_id']}"
     pages = {f"{folder}/package_{code}.html": access_page(package, one) for code, one in LANGUAGES.items()}
     return {f"{folder}/package.json": json.dumps(package, indent=1, ensure_ascii=False), **pages}

@@ -66,6 +66,6 @@ def _places(evidence: Evidence) -> Iterator[Gap]:
 
 
 def _contract(evidence: Evidence, where: str) -> Iterator[Gap]:
-    """Of use to financial entities only: named once, not column by column."""
+    """Gaps that concern financial entities only: named once, not column by column."""
     if not evidence.contract.reference:
         yield Gap("contract.reference", "DORA 28(3), B_02.01.0010", f"{where}.contract, if DORA applies")

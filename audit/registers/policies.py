@@ -26,7 +26,7 @@ def policy_files(activations: Sequence[Activation], evidence: Evidence) -> dict[
 
 
 def unknown_calls(calls: Counter[str], activations: Sequence[Activation], evidence: Evidence) -> int:
-    """Of the calls by policy hash, how many were decided by a policy that the pack does not hold."""
+    """Return how many calls, by policy hash, were decided by a policy that the pack does not hold."""
     known = {one.policy_hash for one in (*evidence.rulings, *_announced(activations, evidence))}
     return sum(number for name, number in calls.items() if name not in known)
 

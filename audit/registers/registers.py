@@ -162,7 +162,7 @@ def _incidents(cases: Mapping[str, Case], now: str) -> dict[str, Any]:
 
 
 def _subject_requests(matters: Mapping[str, Matter], last: str) -> dict[str, Any]:
-    """Of an open request `late` is as of the pack's last record."""
+    """`late` of an open request is as of the pack's last record."""
     told = [
         {
             "matter_id": one.matter_id,

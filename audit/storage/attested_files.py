@@ -65,6 +65,6 @@ def missing(wanted: Iterable[AttestedFile], held: Iterable[AttestedFile]) -> lis
 
 
 def _size(file: AttestedFile) -> int:
-    """Of the checkpoint that a witness's note is of; tokens never change."""
+    """Tree size of the checkpoint in a witness's note; tokens never change."""
     lines = file.text.split("\n", 2) if file.folder == WITNESSED else []
     return int(lines[1]) if len(lines) > 1 and re.fullmatch(r"[0-9]{1,18}", lines[1], re.ASCII) else 0

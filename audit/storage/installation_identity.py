@@ -80,7 +80,7 @@ def check_identity(found: Identity, key: VerifierKey, what: str) -> None:
 
 
 def check_founder(note: str | None, key: VerifierKey, what: str) -> None:
-    """Of a record from before it carried an identity: that its first checkpoint `note` was signed by this log's keys.
+    """Check that the first checkpoint `note` of a record without an identity was signed by this log's keys.
 
     Raises ForeignDatabaseError.
     """

@@ -444,7 +444,7 @@ class PostgresReader:
             return [tenant for (tenant,) in self._db.execute(query)]
 
     def sizes(self) -> dict[str, int]:
-        """Of every tree."""
+        """Size of every tree."""
         with store_errors():
             return {tenant: size for tenant, size in self._db.execute("SELECT tenant, size FROM tree")}
 

@@ -67,7 +67,7 @@ def store_errors(what: str = "the audit database") -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """Of the message of an error: other lines may quote values."""
+    """First line of the message of an error: other lines may quote values."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

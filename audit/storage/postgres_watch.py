@@ -75,7 +75,7 @@ class RecordWatch:
         return dict(db.execute(_LEAVES_AT, columns).fetchall())
 
     def _identity(self, db: Rows) -> tuple[object, ...] | None:
-        """Of the database and of the table of trees: another one has another object id."""
+        """Identity of the database and of the table of trees: another one has another object id."""
         return db.execute(
             "SELECT (SELECT oid FROM pg_database WHERE datname = current_database()), to_regclass(%s)::oid",
             (f"{SCHEMA}.tree",),
@@ -93,7 +93,7 @@ class RecordWatch:
 
 
 class TreeSizes:
-    """Of every tree, asked again and again on a connection that stays open. Any thread may call it."""
+    """Size of every tree, asked again and again on a connection that stays open. Any thread may call it."""
 
     def __init__(self, url: str) -> None:
         self._url = url

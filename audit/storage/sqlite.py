@@ -76,7 +76,7 @@ _LATER_TABLES = (
     "CREATE TABLE IF NOT EXISTS identity (cell TEXT NOT NULL, log TEXT NOT NULL, key TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS succession (note TEXT PRIMARY KEY) WITHOUT ROWID",
 )
-"""Of files that an earlier version made: it reads and writes them as before."""
+"""Tables that files of an earlier version lack: it reads and writes them as before."""
 
 
 class _StoreErrors:
@@ -430,7 +430,7 @@ class SqliteReader:
             return [tenant for (tenant,) in self._db.execute("SELECT tenant FROM tree ORDER BY tenant")]
 
     def sizes(self) -> dict[str, int]:
-        """Of every tree."""
+        """Size of every tree."""
         with _store_errors:
             return dict(self._db.execute("SELECT tenant, size FROM tree").fetchall())
 

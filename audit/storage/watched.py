@@ -23,7 +23,7 @@ OpenStore = Callable[[Path, str, str], Store]
 FolderState = tuple[int, int, int]
 """Device, inode and change time (ns)."""
 FolderStates = dict[str, FolderState | None]
-"""Of folders by their path as one look found them; None of one that is not there."""
+"""State of folders by their path as one look found them; None of one that is not there."""
 
 
 class StoreReplaced(StoreError):

@@ -24,7 +24,7 @@ _MINUTE = len("2026-03-01T09:30")
 
 
 def milliseconds(ts: str) -> int:
-    """Of a record's `ts`, since the epoch."""
+    """Milliseconds of a record's `ts`, since the epoch."""
     return round(datetime.fromisoformat(ts).timestamp() * 1000)
 
 

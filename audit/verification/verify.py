@@ -29,7 +29,8 @@ from audit.witness.anchor import digest
 from audit.witness.late_trees import RECORDED_EVERY_S
 
 MAX_FINDINGS = 20
-"""Of one kind in one tree; the rest are counted. One missing record can upset a million that follow."""
+"""Findings of one kind that are listed for a tree; the rest are counted. One missing record can upset a million that
+follow."""
 PROGRESS_STEP = 1000
 
 Progress = Callable[[str, int], None]

@@ -42,7 +42,7 @@ def clock_state() -> ClockState:
 
 
 def parse(code: int, timex: bytes) -> ClockState:
-    """Of adjtimex's return value and its struct: `offset` at 8, `maxerror` at 24, `status` at 40."""
+    """Clock accuracy out of adjtimex's return value and its struct: `offset` at 8, `maxerror` at 24, `status` at 40."""
     (offset,), (error,) = struct.unpack_from("l", timex, 8), struct.unpack_from("l", timex, 24)
     (status,) = struct.unpack_from("i", timex, 40)
     unit = 1_000_000 if status & _NANO else 1_000

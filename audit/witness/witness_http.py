@@ -122,7 +122,7 @@ def _post(url: str, body: bytes) -> tuple[int, str]:
 
 @cache
 def _service(origin: str) -> "ExternalService":
-    """Of one witness, so that another one that hangs is not in its way."""
+    """A service for each witness, so that another one that hangs is not in its way."""
     from audit.external_service import ExternalService
 
     return ExternalService("the witness", deadline_s=TIMEOUT_S, max_bytes=MAX_BODY)

@@ -137,7 +137,7 @@ class Committer:
             self._rows = []
 
     def finish(self) -> Commitment:
-        """Of all tokens so far, at least one. Takes some tenths of a millisecond for each chunk."""
+        """Commitment of all tokens so far, at least one. Takes some tenths of a millisecond for each chunk."""
         if self._rows:  # `_close` is of the tokens behind which there is a row
             last = self._tokens.pop()
             self._close()
@@ -149,7 +149,7 @@ class Committer:
 
 
 def _committed(some: list[tuple[int, bytes, Largest]]) -> list[Chunk]:
-    """Of chunks with equally many values."""
+    """Commitments of chunks with equally many values."""
     moduli = [injective_modulus(values.places) for _, _, values in some]
     places = np.stack([values.places % modulus for (_, _, values), modulus in zip(some, moduli, strict=True)])
     found = interpolated(places, np.stack([values.values for _, _, values in some]))

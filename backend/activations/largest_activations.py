@@ -22,8 +22,8 @@ Words = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """Of a chunk: places (row * width + place in the row) and bfloat16 values as integers, [k] int64 each, largest
-    magnitude first."""
+    """Largest activations of a chunk: places (row * width + place in the row) and bfloat16 values as integers, [k]
+    int64 each, largest magnitude first."""
 
     places: NDArray[np.int64]
     values: NDArray[np.int64]

@@ -121,7 +121,7 @@ class EmbeddingResponse(Response):
             self._call.expire()
 
     async def _vectors(self) -> list[bytes]:
-        """Of all texts, in their order. Raises EngineDead, RequestError, ModelFailed or ClientGone."""
+        """Vectors of all texts, in order. Raises EngineDead, RequestError, ModelFailed or ClientGone."""
         vectors: list[bytes] = []
         size = min(PART, self._engine.capacity, self._engine.config.max_per_project or PART)
         for first in range(0, len(self._sequences), size):

@@ -46,7 +46,7 @@ WINDOW_S = 5.0  # for a window to be mapped
 WRITES = 8
 """Frames that may be on their way to the engine: what it has not written is not read from the network."""
 LEAST_BLOCKS = 2
-"""Of a prompt, below which it is computed here: a connection costs more."""
+"""Least blocks of a prompt, below which it is computed here: a connection costs more."""
 M = TypeVar("M", RoomMade, BlocksWritten, Fetched)
 
 

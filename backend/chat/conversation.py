@@ -176,7 +176,7 @@ class ChatModel:
         return self._thinking if self._thinks else self._plain
 
     def _grammar_of(self, form: ToolFormat | None, tools: Tools | None) -> str:
-        """Of an answer that has to be a call (llguidance); "" if it may be anything."""
+        """Grammar of an answer that has to be a call (llguidance); "" if it may be anything."""
         if form is None or tools is None or not tools.forced:
             return ""
         return forced_calls(form, tools, self._plain.control_token)

@@ -278,7 +278,7 @@ def _by_device(
     max_num_batched_tokens: int | None,
     step_latency_ms: float | None,
 ) -> dict[str, Any]:
-    """Of an `EngineConfig`: what is set, and for the rest the device's defaults."""
+    """Fields of an `EngineConfig`: those that are set, and for the others the device's defaults."""
     on_gpu = device.startswith("cuda")
     given = {
         "dtype": dtype, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens,

@@ -78,7 +78,7 @@ def _file(repository: str, commit: str, endpoint: str, said: "RepoSibling") -> R
 
 
 def _client() -> httpx2.Client:
-    """Of huggingface_hub, for the listing: no redirect leaves TLS."""
+    """HTTP client of huggingface_hub, for the listing: no redirect leaves TLS."""
     return httpx2.Client(
         verify=tls_context(),
         follow_redirects=True,

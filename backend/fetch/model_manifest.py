@@ -16,7 +16,7 @@ from backend.wire import SIGNATURE_FILE, SIGNER_KEY_FILE, is_of_checkpoint
 
 MAX_FILES = 4096
 MAX_BYTES = 4 << 20
-"""Of a lock file."""
+"""Size limit of a lock file."""
 _SAFE = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,99}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -24,7 +24,7 @@ from backend.fetch.transport import Access, Anonymous, Transport, require_tls
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 MAX_PAGES = 20
-"""Of a thousand objects each."""
+"""Pages of a thousand objects each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _quoted(key: str) -> str:
 
 
 def _keys() -> Keys | None:
-    """Of the environment, else of the file. Raises FetchError where only half of them is there."""
+    """Credentials of the environment, else of the file. Raises FetchError where only half of them is there."""
     said: Mapping[str, str] = {key.lower(): value for key, value in os.environ.items() if key.startswith("AWS_")}
     if "aws_access_key_id" not in said and "aws_secret_access_key" not in said:
         said = _profile()

@@ -43,7 +43,7 @@ class Listing:
 
 
 def chosen(source: str, files: Iterable[RemoteFile], only: str | None = None) -> tuple[RemoteFile, ...]:
-    """Of all files those that a backend reads: the GGUF file `only`; a folder with config.json, or the one GGUF file.
+    """Select the files that a backend reads: the GGUF file `only`; a folder with config.json, or the one GGUF file.
 
     Raises FetchError where a name leads out of the folder or two would be one file, and where there is no model.
     """

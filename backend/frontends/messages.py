@@ -68,7 +68,7 @@ class Setup(Message, frozen=True):
 
 
 class State(Message, frozen=True):
-    """Of the engine, whenever it changes: see `Engines`. fingerprint: of the weights, once it is known."""
+    """State of the engine, whenever it changes: see `Engines`. fingerprint: of the weights, once it is known."""
 
     number: int
     ready: Ready | None

@@ -34,7 +34,7 @@ TILE = BLOCK_WORDS * TILE_BLOCKS
 """256 neighbouring tokens have the same word of 256 key stream blocks, so that a GPU reads them in one access. The word
 of a token does not depend on the size of the vocabulary."""
 BLOCKS_AT_ONCE = 8192
-"""Of the key stream, computed together: numpy costs as much for fewer, and more leave the cache."""
+"""Blocks of the key stream, computed together: numpy costs as much for fewer, and more leave the cache."""
 
 Words = NDArray[np.uint32]
 

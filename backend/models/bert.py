@@ -118,6 +118,6 @@ def _labels(config: Mapping[str, Any]) -> int:
 
 
 def segments(ids: list[int], separator: int | None) -> list[int]:
-    """Of each token, whether it is behind the first separator."""
+    """For each token, whether it is behind the first separator."""
     end = ids.index(separator) + 1 if separator is not None and separator in ids else len(ids)
     return [0] * end + [1] * (len(ids) - end)

@@ -101,12 +101,12 @@ class ModelConfig:
 
     @property
     def cached_widths(self) -> tuple[int, int]:
-        """Of what a KV head of a layer keeps of a token: key and value, or latent and rotary key."""
+        """Widths of what a KV head of a layer stores for a token: key and value, or latent and rotary key."""
         return (self.head_dim, self.head_dim) if self.latent is None else (self.latent.rank, self.latent.rotary)
 
     @property
     def attended_dim(self) -> int:
-        """Of what attention over the cache gives a head: a value, or a sum of latents."""
+        """Width of the output of attention over the cache, per head: a value, or a sum of latents."""
         return self.head_dim if self.latent is None else self.latent.rank
 
     @property
@@ -143,7 +143,7 @@ class ModelConfig:
 
     @property
     def _query_rows(self) -> int:
-        """Of ``qkv`` with latent attention: the query's latent, or the queries themselves."""
+        """Rows of ``qkv`` with latent attention: the query's latent, or the queries themselves."""
         assert self.latent is not None  # noqa: S101 -- who asks has looked
         rank = self.latent.query_rank
         return self.num_heads * self.latent.query if rank is None else rank
@@ -222,7 +222,7 @@ class ModelConfig:
         return self.stage.first or (self.stage.last and self.tie_word_embeddings)
 
     def prefix_of(self, layer: int) -> str:
-        """Of a layer's tensors and modules in a checkpoint."""
+        """Prefix of a layer's tensors and modules in a checkpoint."""
         return f"model.layers.{self.first_layer + layer}."
 
     @property
@@ -235,7 +235,7 @@ class ModelConfig:
 
     @property
     def kv_parts(self) -> int:
-        """Of the KV heads: parts that hold the same one are one."""
+        """Number of parts of the KV heads: parts that hold the same one are one."""
         return min(self.parts, self.num_kv_heads)
 
     @property
@@ -267,7 +267,7 @@ class ModelConfig:
 
     @property
     def attention_cap(self) -> float | None:
-        """Of the scaled scores; None: there is none."""
+        """Cap of the scaled scores; None: there is none."""
         return self.variant.attention_cap if self.variant else None
 
     @property

@@ -37,7 +37,7 @@ class LayerGroups:
         return 1 + max(self.places)
 
     def kept_windows(self) -> list[int]:
-        """Of each layer, tokens that it keeps; 0 for all."""
+        """For each layer, the tokens that it keeps; 0 for all."""
         return [self.windows[table] or 0 for table in self.tables]
 
     def blocks_of(self, tokens: int, step: int, block_size: int) -> int:

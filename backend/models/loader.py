@@ -222,7 +222,7 @@ def _fill_converted(batch: list[Placed], count: OnProgress) -> None:
 
 
 def _batches(items: list[Placed]) -> Iterator[list[Placed]]:
-    """Of at most BUFFERED bytes each, or of one tensor."""
+    """Batches of at most BUFFERED bytes each, or of one tensor."""
     batch: list[Placed] = []
     for item in items:
         if batch and sum(s.size for s, _ in batch) + item[0].size > BUFFERED:

@@ -68,7 +68,8 @@ class PerFrequency:
 
 @dataclass(frozen=True, slots=True)
 class Llama3:
-    """Of Llama 3.1 (Meta 2024, model card): long waves by `factor` slower, short ones as they are, a ramp between."""
+    """Frequencies of Llama 3.1 (Meta 2024, model card): long waves by `factor` slower, short ones as they are, a ramp
+    between."""
 
     factor: float
     low_freq_factor: float

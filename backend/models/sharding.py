@@ -167,7 +167,7 @@ def _listed(sizes: list[int]) -> str:
 
 
 def table_share(model: ModelConfig) -> Share:
-    """Of embedding and head."""
+    """Share of embedding and head."""
     return of_rows((model.vocab_size, model.hidden_size), model.shard.tokens(model.vocab_size))
 
 
@@ -211,7 +211,7 @@ def layer_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
 
 
 def _latent_shares(model: ModelConfig) -> dict[str, Share]:
-    """Of latent attention: heads are divided; latents and rotary keys are on every rank."""
+    """Shares of latent attention: heads are divided; latents and rotary keys are on every rank."""
     latent = model.latent
     if latent is None:
         return {}
@@ -225,7 +225,7 @@ def _latent_shares(model: ModelConfig) -> dict[str, Share]:
 
 
 def _shared_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
-    """Of experts that every token takes: divided as an MLP is, wherever the others are."""
+    """Shares of experts that every token takes: divided as an MLP is, wherever the others are."""
     experts = model.experts
     if experts is None or layer in experts.dense_layers or not experts.shared_size:
         return {}

@@ -38,7 +38,8 @@ class Shard:
         return min(self.rank * each, vocabulary), min((self.rank + 1) * each, vocabulary)
 
     def most_tokens(self, vocabulary: int) -> int:
-        """Of the largest part that `tokens` gives a rank: of up to `SAME` ranks, as many whole tiles for each."""
+        """Tokens in the largest part that `tokens` gives a rank: of up to `SAME` ranks, as many whole tiles for
+        each."""
         if self.alone:
             return vocabulary
         if SAME % self.size == 0:
@@ -103,7 +104,7 @@ class Share:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the part."""
+        """Shape of the part."""
         if len(self.whole) == 1:
             return (self.height,)
         begin, end = self.columns or (0, self.whole[1])

@@ -55,7 +55,7 @@ class Card:
         return format.unit is None or format.unit in self.units
 
     def speed(self, format: Quantization) -> Speed:
-        """Of products by weights in that format."""
+        """Speed of products by weights in that format."""
         s = format.speeds[self.like]
         return Speed(s.one_row * self.bandwidth, s.many_rows * self.bandwidth, s.flops * self.arithmetic)
 

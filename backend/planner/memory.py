@@ -112,7 +112,7 @@ def _corrections(model: ModelConfig) -> int:
 
 
 def _norms(model: ModelConfig, q: int, kv: int) -> int:
-    """Of one layer."""
+    """Bytes of the norms of one layer."""
     variant = model.variant
     before, after = (True, False) if variant is None else (variant.norm_before, variant.norm_after)
     heads = q + kv if variant is not None and variant.wide_qk_norm else 2 * model.head_dim
@@ -122,7 +122,7 @@ def _norms(model: ModelConfig, q: int, kv: int) -> int:
 
 
 def places_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Of all places for adapters."""
+    """Bytes of all places for adapters."""
     return config.max_adapters * adapter_bytes(model, config.max_adapter_rank, BYTES[config.dtype])
 
 
@@ -140,7 +140,7 @@ def weight_bytes(model: ModelConfig, dtype: str, quantization: str | None) -> in
 
 
 def _expert_bytes(model: ModelConfig, format: Quantization, size: int) -> int:
-    """Of all experts and routers."""
+    """Bytes of all experts and routers."""
     if model.experts is None:
         return 0
     hidden, inner, total = model.hidden_size, model.experts.intermediate_size, 0
@@ -158,7 +158,7 @@ def _held(experts: Experts) -> int:
 
 
 def _format_of(model: ModelConfig, layer: int, matrix: str, format: Quantization) -> Quantization:
-    """Of one matrix: what the checkpoint has in higher precision stays so."""
+    """Format of one matrix: what the checkpoint has in higher precision stays so."""
     return NONE if model.keeps(layer, matrix) else format
 
 
@@ -171,7 +171,8 @@ def kv_block_bytes(model: ModelConfig, config: EngineConfig) -> int:
 
 
 def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Of the largest step: the widest moment of a layer, in the MLP, beside what all of it carries along."""
+    """Activation bytes of the largest step: the widest moment of a layer, in the MLP, beside what all of it carries
+    along."""
     logits = config.max_num_seqs * model.vocab_size * BYTES[config.dtype]
     if not model.shard.alone:  # a rank's own, all ranks', and those in the order of tokens
         logits = 2 * logits + logits // model.shard.size
@@ -190,7 +191,7 @@ def _step_bytes(model: ModelConfig, config: EngineConfig, tokens: int) -> int:
 
 
 def _widest_mlp(model: ModelConfig, config: EngineConfig, size: int) -> int:
-    """Of a token, at the widest moment of an MLP or a mixture."""
+    """Bytes of a token, at the widest moment of an MLP or a mixture."""
     if model.experts is not None:
         return _mixture_bytes(model, config, size)
     gate = 3 if model.variant is None or not model.variant.gelu else 4  # GELU and its product are two passes
@@ -199,7 +200,7 @@ def _widest_mlp(model: ModelConfig, config: EngineConfig, size: int) -> int:
 
 
 def _mixture_bytes(model: ModelConfig, config: EngineConfig, size: int) -> int:
-    """Of a token at the widest moment of a mixture: what its experts made of it within, and what each adds."""
+    """Bytes of a token at the widest moment of a mixture: what its experts made of it within, and what each adds."""
     assert model.experts is not None  # noqa: S101 -- who calls has looked
     inner = model.experts.intermediate_size
     pair = (inner + model.hidden_size) * size + weight_format(config, model).activation_bytes(inner)
@@ -230,7 +231,7 @@ def graph_bytes(model: ModelConfig, config: EngineConfig) -> int:
 
 
 def draft_bytes(config: EngineConfig, draft: ModelConfig | None) -> int:
-    """Of a smaller model or a head that guesses: weights, cache, its largest step, graphs."""
+    """Bytes of a smaller model or a head that guesses: weights, cache, its largest step, graphs."""
     if draft is None:
         return 0
     # As `engine.drafting.start` has it: few sequences, prompts in shorter chunks.

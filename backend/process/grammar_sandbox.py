@@ -97,7 +97,7 @@ def _checked(tokenizer: LLTokenizer, grammar: str) -> Verdict:
 
 
 def _limit() -> None:
-    """Of this process: what the kernel ends it for."""
+    """Set the limits at which the kernel ends this process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where a failed allocation is reported
     most = _memory("VmSize") + HEADROOM_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -136,14 +136,14 @@ class Metrics:
                 self.time_per_output_token.observe((answer.ended - answer.first) / (per_choice - 1))
 
     def count_transfer(self, direction: str, outcome: str, size: int, seconds: float, way: str) -> None:
-        """Of a prompt's KV blocks. `direction`: sent or received. `outcome`: completed, refused or failed. `size`:
-        bytes. `way`: tcp, or memory that both backends share."""
+        """Count a transfer of a prompt's KV blocks. `direction`: sent or received. `outcome`: completed, refused or
+        failed. `size`: bytes. `way`: tcp, or memory that both backends share."""
         self._transfers.count.labels(self._model, direction, outcome, way).inc()
         self._transfers.bytes.labels(self._model, direction, way).inc(size)
         self._transfers.seconds.labels(self._model, direction, way).observe(seconds)
 
     def count_run(self, arrived: float, started: float, ended: float, sequences: int) -> None:
-        """Of a request that ran, with so many answers; times in seconds of the monotonic clock."""
+        """Count a request that ran, with so many answers; times in seconds of the monotonic clock."""
         self._queue_time.observe(max(0.0, started - arrived))
         if (joules := self.energy(started, ended, sequences)) is not None:
             self._energy.observe(joules)
@@ -159,7 +159,7 @@ class Metrics:
 
 
 class _Transfers:
-    """Of KV blocks between backends."""
+    """Metrics of transfers of KV blocks between backends."""
 
     def __init__(self, registry: CollectorRegistry, labels: list[str]) -> None:
         self.count = Counter(

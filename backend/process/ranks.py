@@ -174,7 +174,7 @@ class Ranks:
 
     @property
     def pids(self) -> list[int]:
-        """Of the other ranks, from 1 on."""
+        """Process ids of the other ranks, from 1 on."""
         return [rank.process.pid for rank in self._ranks]
 
     @property

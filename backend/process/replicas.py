@@ -119,13 +119,13 @@ class Replicas:
 
     @property
     def loading(self) -> Loading | None:
-        """Of the one that is least far."""
+        """Progress of the engine that has loaded least."""
         found = [client.loading for client in self._clients if client.loading is not None]
         return min(found, key=lambda loading: loading.done / max(1, loading.total), default=None)
 
     @property
     def stats(self) -> Stats | None:
-        """Of all together; None before any has started."""
+        """Sum of the statistics of all together; None before any has started."""
         found = [client.stats for client in self._clients if client.stats is not None]
         return total_of(found) if found else None
 

@@ -20,8 +20,9 @@ CLASSES = ("Linear", "LinearBase")  # targets that stand for every module
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Of the weights: "float" or "int", bits, "tensor", "channel", "group" or "block", columns of a group, shape of a
-    block; whether they are without zero points. activation: "float" or "int", None where they are not quantised."""
+    """Format of the weights: "float" or "int", bits, "tensor", "channel", "group" or "block", columns of a group, shape
+    of a block; whether they are without zero points. activation: "float" or "int", None where they are not
+    quantised."""
 
     type: str
     bits: int

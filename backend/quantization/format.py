@@ -246,7 +246,7 @@ class Quantization(ABC):
         raise UnsupportedModel(f"experts in {self.name} are not kept as a checkpoint stores them")
 
     def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
-        """Of one expert's matrix on the card."""
+        """Bytes of one expert's matrix on the card."""
         return outputs * width * element_size
 
     # What it costs
@@ -260,7 +260,8 @@ class Quantization(ABC):
         return element_size
 
     def operand_bytes(self, element_size: int) -> int:
-        """Of a number that tensor cores multiply in products of many rows: twice the bytes take twice the time."""
+        """Bytes of a number that tensor cores multiply in products of many rows: twice the bytes take twice the
+        time."""
         return element_size
 
     def activation_bytes(self, width: int) -> int:

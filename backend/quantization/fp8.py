@@ -157,7 +157,8 @@ def fp8_experts(kernels: Kernels, routing: Routing, gate_up: nn.Parameter, down:
 
 
 def stored_fp8(format: Quantization, declared: Mapping[str, Any]) -> StoredWeights:
-    """Of ``quant_method: fp8``, by Qwen and DeepSeek. Raises UnsupportedModel for numbers that are not e4m3."""
+    """The format of ``quant_method: fp8``, by Qwen and DeepSeek. Raises UnsupportedModel for numbers that are not
+    e4m3."""
     if declared.get("fmt", "e4m3") != "e4m3":
         raise UnsupportedModel(f"fp8 weights in {declared['fmt']!r}; only e4m3 is read")
     return StoredWeights(format, tuple(declared.get("modules_to_not_convert") or ()))
@@ -171,7 +172,7 @@ def fp8_part(head: TensorHead) -> tuple[str, str] | None:
 
 
 def fp8_shape(weight: str, parts: Mapping[str, TensorHead], *, by_block_only: bool = False) -> tuple[int, int]:
-    """Of a matrix in e4m3 with one tensor of scales. Raises CorruptCheckpoint naming what does not fit."""
+    """Shape of a matrix in e4m3 with one tensor of scales. Raises CorruptCheckpoint naming what does not fit."""
     scales = [part for name, part in parts.items() if name != "weight"]
     if "weight" not in parts:
         raise CorruptCheckpoint(f"tensor {scales[0].name} scales nothing")

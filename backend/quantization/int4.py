@@ -94,7 +94,7 @@ class Int4(Quantization):
         return outputs * (width // 2 + 4 * (width // GROUP))
 
     def bytes_read(self, element_size: int, rows: int) -> float:
-        """Of many rows, the weight is written out and read again in the model's dtype."""
+        """With many rows, the weight is written out and read again in the model's dtype."""
         packed = 0.5 + 4 / GROUP
         return packed if rows <= MOST_NARROW_ROWS else packed + 2 * element_size
 

@@ -91,22 +91,22 @@ class Linear(ABC):
 
     @abstractmethod
     def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
-        """Of a few rows: `kernels.narrow_linear` by this weight."""
+        """Product of a few rows: `kernels.narrow_linear` by this weight."""
 
     @abstractmethod
     def narrow_parts(self, x: Operand) -> Tensor:
-        """Of a few rows: float32 [parts, tokens, outputs], whose sum is the product."""
+        """Product of a few rows: float32 [parts, tokens, outputs], whose sum is the product."""
 
     @abstractmethod
     def many(self, x: Operand, bias: Tensor | None = None) -> Tensor:
-        """Of many rows: [tokens, outputs] in the model's dtype."""
+        """Product of many rows: [tokens, outputs] in the model's dtype."""
 
     def unscaled(self, x: Operand) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """Of many rows, perhaps yet to be multiplied by scales, by row and by column, that come with it."""
+        """Product of many rows, perhaps yet to be multiplied by scales, by row and by column, that come with it."""
         return self.many(x), None
 
     def added(self, residual: Tensor, x: Operand) -> Hidden:
-        """Of many rows, for a product that ends a residual branch; it may write into `residual`."""
+        """Product of many rows, for a product that ends a residual branch; it may write into `residual`."""
         return Hidden(residual, *self.unscaled(x))
 
     def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:

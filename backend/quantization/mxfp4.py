@@ -28,7 +28,7 @@ MODES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True)
 class ExpertWeights(StoredWeights):
-    """Of which only experts are quantised, whatever modules the file lists beside."""
+    """Checkpoints in which only experts are quantised, whatever modules the file lists beside."""
 
     def keeps(self, module: str) -> bool:
         return "experts" not in module
@@ -56,7 +56,7 @@ class Mxfp4(Quantization):
         return (name, part) if part in ("blocks", "scales") and "experts" in name else None
 
     def shape_of(self, weight: str, parts: Mapping[str, TensorHead], stored: StoredWeights) -> tuple[int, int]:
-        """Of all experts' rows, one below another."""
+        """Shape of all experts' rows, one below another."""
         import torch
 
         require_shapes(weight, parts, ("blocks", "scales"))

@@ -182,7 +182,7 @@ class GenerationApi(BaseApi):
         return self.served_name if adapter is None else f"{self.served_name}{ADAPTER_SEPARATOR}{adapter.name}"
 
     def _fingerprint(self, adapter: LoadedAdapter | None) -> str | None:
-        """Of the weights, and behind them of the adapter's."""
+        """Fingerprint of the weights, and behind them of the adapter's."""
         if adapter is None or self.fingerprint is None:
             return self.fingerprint
         return f"{self.fingerprint}_{adapter.digest[:16]}"
@@ -319,7 +319,7 @@ MESSAGE_CHARACTERS = 100
 
 
 def _characters(wire: ChatCompletionRequest) -> int:
-    """Of all contents, one for each message at least: a template writes more than nothing of it."""
+    """Number of characters of all contents, at least one a message: a template writes something for each."""
     total = 0
     for message in wire.messages:
         content = message.content or ""

@@ -71,7 +71,7 @@ MODEL_ROUTES: Final = (
     "/tokenize",
     "/detokenize",
 )
-"""Of all kinds of models."""
+"""Routes of all kinds of models."""
 
 
 class BaseApi:

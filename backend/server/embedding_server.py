@@ -98,8 +98,8 @@ class EmbeddingApi(BaseApi):
         )
 
     def _tokens(self, wire: EmbeddingsRequest) -> list[list[int]]:
-        """Of each text, the first tokens as ``truncate_prompt_tokens`` says (-1: as many as the model takes); of ids
-        the last, as in vLLM. Raises InvalidRequest."""
+        """Return the first tokens of each text, as ``truncate_prompt_tokens`` says (-1: as many as the model takes); of
+        ids the last, as in vLLM. Raises InvalidRequest."""
         most = wire.truncate_prompt_tokens
         if most == 0:
             raise InvalidRequest(

@@ -36,7 +36,7 @@ ORDER = (
     uuid.UUID("4ab7b379-bbac-4fe4-a02f-05aef327c782"),  # ASK
     uuid.UUID("c0b406a4-a803-4952-9743-3fb6014cd0ae"),  # ARK
 )
-"""Of the certificate table that a host passes to its guests (GHCB 2.0, 4.1.8.1)."""
+"""Entries of the certificate table that a host passes to its guests (GHCB 2.0, 4.1.8.1)."""
 ENTRY = 24
 _PIECES = TypeAdapter(list[EvidencePiece])
 

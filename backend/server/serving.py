@@ -178,7 +178,7 @@ def app_of(
 
 
 def uvicorn_settings(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
-    """Of a server over TLS with this context, or without TLS."""
+    """Settings of a server over TLS with this context, or without TLS."""
     return uvicorn.Config(
         app,
         loop="uvloop",

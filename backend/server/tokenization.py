@@ -23,7 +23,7 @@ R = TypeVar("R", bound=WireModel)
 
 
 class TokenizeRequest(WireModel):
-    """Of a `prompt`, or of `messages` with what the chat template takes."""
+    """Tokens of a `prompt`, or of `messages` with what the chat template takes."""
 
     model: NonEmpty | None = None
     prompt: str | None = None

@@ -56,7 +56,7 @@ def read_tools(extra: Mapping[str, Any]) -> Tools | None:
 
 
 def _refuse_choice_of_none(tools: Any, choice: Any) -> None:
-    """Of a request without tools: raises InvalidRequest if it asks for one, or if ``tools`` is not a list."""
+    """Raises InvalidRequest if a request without tools asks for one, or if ``tools`` is not a list."""
     if tools not in (None, []):
         raise InvalidRequest("tools is not a list; send a list of functions", param="tools")
     if choice not in (None, "none", "auto"):
@@ -79,7 +79,7 @@ def _parameters(tools: Any) -> dict[str, JsonObject]:
 
 
 def _allowed(described: Any, parameters: Mapping[str, JsonObject]) -> tuple[tuple[str, ...], bool]:
-    """Of ``tool_choice`` with some allowed tools: their names, and whether one has to be called."""
+    """Return the tools that ``tool_choice`` allows: their names, and whether one has to be called."""
     at = "tool_choice.allowed_tools"
     match described:
         case {"mode": "auto" | "required" as mode, "tools": list(entries)} if entries:

@@ -73,7 +73,7 @@ def apply(
 
 
 def _feasibility(data: Path) -> "Feasibility | None":
-    """Of the installation here; None where it is elsewhere."""
+    """Feasibility on this host; None for a remote installation."""
     if remote_url(data) is not None:
         return None
     from gateway.installation.feasibility import Feasibility

@@ -16,7 +16,7 @@ MODULES: Final = {
 }
 """By extra of pyproject.toml: what it is imported as."""
 EVERYWHERE: Final = ("gguf", "llguidance", "msgspec", "numpy", "safetensors", "tokenizers", "torch")
-"""Of the engine: what every machine needs that runs it, whatever its cards."""
+"""Packages of the engine: what every machine needs that runs it, whatever its cards."""
 
 
 def extra_of(error: ModuleNotFoundError) -> str | None:

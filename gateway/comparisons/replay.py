@@ -226,7 +226,7 @@ def _difference(choice: int, field: str, was: Any, now: Any, tolerance: float) -
 
 
 def _parting(was: Sequence[Any], now: Sequence[Any], tolerance: float = 0.0) -> int | None:
-    """Of the first that is another, or that only one has."""
+    """Place of the first token that differs, or that only one answer has."""
     for at, (left, right) in enumerate(zip(was, now, strict=False)):
         if left != right and not (tolerance and _near(left, right, tolerance)):
             return at

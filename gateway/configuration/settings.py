@@ -125,7 +125,8 @@ class Inspection(Section):
 
 
 class Audit(Section):
-    """Of the record. Values that a policy keeps are deleted when their time is over, each `retention_every_s`."""
+    """Settings of the record. Values that a policy keeps are deleted when their time is over, each
+    `retention_every_s`."""
 
     reserve_bytes: int = Field(64 * MIB, ge=0, description="kept so that running requests can be closed on a full disk")
     anchor_every_s: float = Field(60, ge=1, description="how often checkpoints of all tenants are anchored")
@@ -358,7 +359,8 @@ DraftName = Annotated[
 
 
 class Fleet(Section):
-    """Of deployments. `launcher` local: backends are processes of this machine; kubernetes: pods of this cluster."""
+    """Settings of deployments. `launcher` local: backends are processes of this machine; kubernetes: pods of this
+    cluster."""
 
     launcher: Literal["local", "kubernetes", "none"] = "local"
     kubernetes: Kubernetes = Kubernetes()

@@ -142,7 +142,7 @@ class Database:
                 ) from error
 
     def _revisions(self) -> set[str]:
-        """Of the schema in the database; empty for a database without one."""
+        """Revisions of the schema in the database; empty for a database without one."""
         with _translated_errors(), self._engine.connect() as connection:
             if not inspect(connection).has_table("alembic_version"):
                 return set()

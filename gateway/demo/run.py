@@ -86,7 +86,7 @@ async def _run(data: Path, port: int, model: Path, say: Callable[[str], None], c
 
 @contextmanager
 def alone(data: Path) -> Iterator[None]:
-    """Of several demos in one folder the later ones would take the backends of the first: there is only one.
+    """Allow one demo a folder: a second one would take the backends of the first.
 
     Raises OSError.
     """

@@ -167,7 +167,7 @@ class Directory:
 
     @property
     def epoch(self) -> int:
-        """Of the snapshot in use."""
+        """Epoch of the snapshot in use."""
         return self._snapshot.epoch
 
     def check_fresh(self) -> None:
@@ -288,7 +288,7 @@ class Directory:
         return principal.expires_at is None or principal.expires_at > self._now()
 
     def origins(self) -> frozenset[str]:
-        """Of web pages whose scripts may call for some project that is not revoked."""
+        """Origins of web pages whose scripts may call for some project that is not revoked."""
         snapshot = self._snapshot
         living = (each for each in snapshot.projects.values() if each.origins and each.revoked_at is None)
         return frozenset(origin for each in living if snapshot.is_living(each.tenant) for origin in each.origins)
@@ -307,7 +307,7 @@ class Directory:
         return self._snapshot.stops.values()
 
     def adapters(self) -> list[AdapterRecord]:
-        """Of all projects of the cell."""
+        """Adapters of all projects of the cell."""
         return [record for named in self._snapshot.adapters.values() for record in named.values()]
 
     def deployments(self) -> tuple[Deployment, ...]:

@@ -34,7 +34,7 @@ class Shown:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of `BackendFacts`."""
+        """Fields of `BackendFacts`."""
         return {
             "pending": False,
             "weights": self.sha256,

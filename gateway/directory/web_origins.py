@@ -42,7 +42,7 @@ class WebOrigins:
             raise OriginNotAllowed("The project of this key does not list the origin of this page")
 
     def headers(self, origin: str) -> tuple[Header, ...]:
-        """Of an answer to a page; none for one that no project lists."""
+        """Headers of an answer to a page; none for one that no project lists."""
         if origin not in self.known:
             return ()
         return (

@@ -41,7 +41,7 @@ class Registers(_Section):
 
     @classmethod
     def load(cls, data: Path) -> "Registers":
-        """Of the data folder; empty where there is no such file. Raises AuditError if it cannot be read."""
+        """Registers of the data folder; empty where there is no such file. Raises AuditError if it cannot be read."""
         path = data / NAME
         try:
             text = read_untrusted(path, MAX_BYTES, follow_links=True)

@@ -25,7 +25,7 @@ from gateway.identity.keys import KeyRefused
 MAX_SIZE = 8192
 """Characters of a token: a header line of a usual server."""
 MAX_LIFE_S = 86400
-"""Of a machine's token, from `iat` to `exp`: one that is stolen must not work for long."""
+"""Longest life of a machine's token, from `iat` to `exp`: one that is stolen must not work for long."""
 MIN_RSA_BITS = 2048
 MAX_DEVICE_AGE_S = 300
 """Between the issue of an ID token to a command line and the login with it."""

@@ -20,8 +20,9 @@ _OPTION = re.compile(r"--([a-z-]+)")
 
 
 class Feasibility:
-    """Of one installation. Where backends run elsewhere (a cluster, another gateway), what only that place knows is
-    left to it: how much memory a machine has, and weights whose folder is not here."""
+    """Feasibility of policies and deployments on one installation. Where backends run elsewhere (a cluster, another
+    gateway), what only that place knows is left to it: how much memory a machine has, and weights whose folder is not
+    here."""
 
     def __init__(self, installation: Installation, settings: Settings) -> None:
         self._installation = installation

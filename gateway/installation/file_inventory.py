@@ -35,7 +35,7 @@ the value store knows who has had one."""
 DATABASES = ("control.db", "audit/log.db", "audit/side.db")
 
 _KEY = re.compile(r"[a-z_]+(?:\.key)?(?:\.kek)?(?:\.[0-9]+)?")
-"""Of a file name; neither drafts nor peppers that are only staged."""
+"""Pattern of a file name; neither drafts nor peppers that are only staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Deviations:
 
 
 class FileInventory:
-    """Of the data folder `data`. Several processes may use it at once."""
+    """Files of the data folder `data`. Several processes may use it at once."""
 
     def __init__(self, data: Path) -> None:
         self._data = data

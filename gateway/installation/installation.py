@@ -247,7 +247,7 @@ class Installation:
         return open_reader(self.audit_log, self.record_url)
 
     def tree_sizes(self) -> "TreeSizes | None":
-        """Of the record's trees, as often as one likes; None where that costs no more than a reader."""
+        """Sizes of the record's trees, as often as one likes; None where that costs no more than a reader."""
         return tree_sizes(self.record_url)
 
     def open_store(self, path: Path, node: str, boot: str) -> LeafStore:
@@ -453,7 +453,7 @@ class Installation:
 
     @property
     def log_name(self) -> str:
-        """Of the record: the name of the key that signs it."""
+        """Name of the record: the key that signs it."""
         return f"{trust_domain(self.cell)}/audit"
 
     def signing_service(self) -> "tuple[VaultClient, str] | None":

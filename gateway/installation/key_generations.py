@@ -153,7 +153,7 @@ def _takes_over(plan: _Plan, path: str, new: VerifierKey) -> bool:
 
 
 def _key_of_folder(plan: _Plan) -> VerifierKey | None:
-    """Of the key in the folder, else the one that its verifier key names. Raises SignerError, NoteError."""
+    """Signer of the key in the folder, else the one that its verifier key names. Raises SignerError, NoteError."""
     if (held := plan.held(SIGNER)) is not None:
         return FileSigner.parse(held.decode("ascii"), plan.data / SIGNER).verifier_key
     public = plan.held(VERIFIER)

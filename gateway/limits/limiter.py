@@ -51,7 +51,7 @@ class Limits:
         return cls({kind: kind.quota(amount) for kind, amount in set_})
 
     def lower(self, other: "Limits") -> "Limits":
-        """Of each quota the smaller one."""
+        """Return the smaller one of each quota."""
         quotas = dict(self.quotas)
         for kind, quota in other.quotas.items():
             known = quotas.get(kind)

@@ -20,7 +20,7 @@ _OLLAMA: Final = {
 }
 """Ollama's words for abilities."""
 OLLAMA_VERSION: Final = "0.12.0"
-"""Of Ollama's API, which its clients compare with what they need."""
+"""Version of Ollama's API, which its clients compare with what they need."""
 
 
 def openai_model(offered: Offered, created: int, owner: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def openai_model(offered: Offered, created: int, owner: str) -> dict[str, Any]:
 
 
 def ollama_model(offered: Offered, modified_at: str) -> dict[str, Any]:
-    """Of ``/api/tags``. Files and sizes are the backends' affair."""
+    """Entry of ``/api/tags``. Only backends know files and sizes."""
     return {
         "name": offered.name,
         "model": offered.name,
@@ -64,7 +64,7 @@ def ollama_model(offered: Offered, modified_at: str) -> dict[str, Any]:
 
 
 def ollama_shown(offered: Offered, modified_at: str) -> dict[str, Any]:
-    """Of ``/api/show``."""
+    """Answer of ``/api/show``."""
     info: dict[str, Any] = {"general.architecture": "domicile"}
     if offered.card.context is not None:
         info["domicile.context_length"] = offered.card.context

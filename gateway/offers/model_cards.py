@@ -68,7 +68,7 @@ class Cards:
 
 
 def parse_cards(raw: bytes) -> dict[str, Card]:
-    """Of an answer of ``/v1/models``; empty for what is none."""
+    """Model cards of an answer of ``/v1/models``; empty for what is none."""
     try:
         told = read(raw)["data"][:MAX_MODELS]
         return {one["id"]: _card(one) for one in told if isinstance(one["id"], str)}

@@ -78,7 +78,7 @@ class ModelRoutes:
         return _json(ollama_shown(_named(offered, asked), self._since))
 
     async def version(self, request: Request) -> Response:
-        """Of the API, for clients that need one."""
+        """Version of the API, for clients that need one."""
         return _json({"version": OLLAMA_VERSION})
 
     async def _offered(self, request: Request) -> list[Offered]:

@@ -27,7 +27,7 @@ CHOICE_FIELDS: Final = frozenset(
     {"index", "text", "message", "delta", "finish_reason", "stop_reason", "watermark", "logprobs", "prompt_logprobs"}
 )
 END_FIELDS: Final = ("finish_reason", "stop_reason", "watermark")
-"""Of a choice, in its last chunk: why it ended, and what our engine says of its mark."""
+"""Fields of a choice, in its last chunk: why it ended, and what our engine says of its mark."""
 BODY_FIELDS: Final = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"}
 )

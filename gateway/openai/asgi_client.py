@@ -177,7 +177,7 @@ class Client:
         await self.write(comment)
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
-        """Of a stream that was held, the headers that are ours follow as comments: the others are out."""
+        """The headers of a stream that was held are already sent; ours follow as comments."""
         if self.held:
             self.held = False
             ours = (b": %s: %s\n" % header for header in headers if header[0].startswith(b"x-domicile-"))

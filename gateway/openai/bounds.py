@@ -32,12 +32,12 @@ _DIGITS_ALONE = bytes.maketrans(b"123456789" + _OTHERS, b"0" * 9 + b" " * len(_O
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one JSON text. `containers`: objects and arrays. `strings`: with the names of members. `values`: commas, so
-    elements and members beyond the first of each container: 300,000, the most token ids that OpenAI's embeddings take
-    in one request, since each step over them (parsing, validation, serialisation) holds the interpreter to its end.
-    For the same reason `names` bounds members of objects, `digits` those of numbers (8 for each of 300,000 token ids),
-    `groups` the whole groups of GROUP digits in a row, and `backslashes` those of escapes, of which 8 MB of text in
-    another script have 1,400,000."""
+    """Bounds of one JSON text. `containers`: objects and arrays. `strings`: with the names of members. `values`:
+    commas, so elements and members beyond the first of each container: 300,000, the most token ids that OpenAI's
+    embeddings take in one request, since each step over them (parsing, validation, serialisation) holds the interpreter
+    to its end. For the same reason `names` bounds members of objects, `digits` those of numbers (8 for each of 300,000
+    token ids), `groups` the whole groups of GROUP digits in a row, and `backslashes` those of escapes, of which 8 MB of
+    text in another script have 1,400,000."""
 
     containers: int = 10_000
     strings: int = 100_000

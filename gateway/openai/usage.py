@@ -17,12 +17,12 @@ logger = logging.getLogger("domicile.gateway")
 MAX_TOKENS: Final = 1 << 24
 """Tokens that a prompt or an answer may have: ten times the longest context of 2026."""
 MAX_COUNT: Final = 1e12
-"""Of any other number in usage; energy is bounded by the wire model."""
+"""Bound of any other number in usage; energy is bounded by the wire model."""
 _INT: Final = {int}
 _COUNTS: Final = {"prompt_tokens", "completion_tokens", "total_tokens"}
 _WHOLE: Final = {*_COUNTS, "cached_tokens"}
 MAX_DIGITS: Final = 40
-"""Of a count that is written as text."""
+"""Most digits of a count that is written as text."""
 
 
 def usage_of(said: Any) -> Usage | None:

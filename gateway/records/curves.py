@@ -7,7 +7,7 @@ from typing import Final
 
 CLASSES_A_DECADE: Final = 10
 LAST_CLASS: Final = 80
-"""Of 10**8 ms, more than a day."""
+"""Class of 10**8 ms, more than a day."""
 
 
 @dataclass(frozen=True, slots=True)

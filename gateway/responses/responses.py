@@ -43,7 +43,7 @@ from policy.reason import Reason
 T = TypeVar("T")
 NO_RESPONSE = "There is no such response in this project; it was not kept, was deleted, or its time is over"
 MAX_TURNS = 1000
-"""Of one conversation that is gone on with."""
+"""Turns of a conversation that is continued."""
 SCOPE = "responses"
 RETRY_S = 60.0
 Kind = Literal["response.queued", "response.read", "response.cancelled", "response.deleted", "response.ended"]
@@ -287,7 +287,7 @@ class Responses:
         return known
 
     async def _all_opened(self, records: list[ResponseRecord]) -> list[OpenedResponse | None]:
-        """Of one tenant."""
+        """Open all values of one tenant."""
         if not records:
             return []
         ciphers = await self.sealing.opened(records[0].owner.tenant, {each.data_key for each in records})

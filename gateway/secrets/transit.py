@@ -168,7 +168,7 @@ class VaultSigner:
 
     @classmethod
     def of_version(cls, client: VaultClient, key: str, public_key: bytes, *, name: str) -> "VaultSigner":
-        """Of the version with this public key, whatever signs the log. Raises SignerError."""
+        """Signer of the version with this public key, whatever signs the log. Raises SignerError."""
         return cls(client, key, versions_of(client, key)[public_key], VerifierKey(name, public_key))
 
     @property

@@ -457,7 +457,7 @@ def _connected(recorder: Recorder, keys: BackendKeys, attestors: Sequence[Attest
 
 
 async def _close_open_calls(base: _Base, name: str) -> None:
-    """Of a worker that was killed and whose name nobody has again."""
+    """Close the open calls of a worker that was killed and whose name is not used again."""
     with suppress(AuditUnavailable):  # it lives
         await (await _open_log(base, name)).close()
 
@@ -606,7 +606,7 @@ def _webhooks(base: _Base, parts: _Parts) -> Webhooks:
 
 
 def _log_name(base: _Base) -> str:
-    """Of the gateway's log in the cursors of what follows it."""
+    """Name of the gateway's log in the cursors of what follows it."""
     return log_name(owner_of(base.database) or identity_of(base.installation.owner))
 
 

@@ -118,7 +118,7 @@ async def _launcher(
 
 
 def _backend_options(fleet: FleetSettings) -> tuple[str, ...]:
-    """Of ``domicile backend serve``."""
+    """Options of ``domicile backend serve``."""
     evidence = () if fleet.evidence is None else ("--evidence", str(fleet.evidence.resolve()))
     return (*_adapter_options(fleet), *evidence)
 

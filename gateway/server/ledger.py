@@ -108,5 +108,5 @@ def record_days(intent: dict[str, Any]) -> int:
 
 
 def log_name(owner: Identity) -> str:
-    """Of a log in the ledger's cursors: the fingerprint of its first key, which a rotation does not change."""
+    """Name of a log in the ledger's cursors: the fingerprint of its first key, which a rotation does not change."""
     return owner.key[:LOG_NAME]

@@ -18,7 +18,7 @@ Place = tuple[str, str, str]
 
 
 class StopRecord(Record):
-    """Of an AI system, or of a project. `reason` is a code; until `resumed_at`, every request is refused."""
+    """A stop of an AI system, or of a project. `reason` is a code; until `resumed_at`, every request is refused."""
 
     tenant: str
     project: str | None

@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
-"""Of one message; the metrics of a gateway with thousands of tenants take some megabytes."""
+"""Size limit of one message; the metrics of a gateway with thousands of tenants take several megabytes."""
 
 Handler = Callable[[Any], Awaitable[Any]]
 

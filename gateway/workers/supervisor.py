@@ -140,7 +140,7 @@ class Supervisor:
         return int(any(worker.process.returncode for worker in workers))
 
     async def metrics(self, _: Any = None) -> str:
-        """Of all workers, those that ended included."""
+        """Metrics of all workers, those that ended included."""
         await asyncio.gather(*(self._ask_metrics(worker) for worker in self._alive))
         return await asyncio.to_thread(merged, [each.metrics for each in self._alive if each.metrics], [self._ended])
 

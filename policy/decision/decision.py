@@ -387,7 +387,7 @@ def _refusals_of_server(
 
 
 def _left_alone(redaction: RedactionPlan) -> list[str]:
-    """Of `MANAGED_LABELS`, those that are not redacted in prompts: ``tag`` only counts."""
+    """The labels of `MANAGED_LABELS` that are not redacted in prompts: ``tag`` only counts."""
     return [label for label in MANAGED_LABELS if action_for(redaction.input, label) in (None, "tag")]
 
 

@@ -31,7 +31,8 @@ def identity_of(
     operator: PolicyDocument | None = None,
     library: Library = preset_document,
 ) -> Identity:
-    """Of what these documents make together, without making it. Raises PolicyDocumentError for a wrong ``extends``."""
+    """Identity of what these documents make together, without making it. Raises PolicyDocumentError for a wrong
+    ``extends``."""
     named = [document for document in (operator, tenant, project) if document is not None]
     extended = [each for one in named for each in (*bases_of(one, library), one)]
     said: list[Any] = [each.model_dump(mode="json", exclude_unset=True, by_alias=True) for each in extended]

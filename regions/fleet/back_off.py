@@ -7,7 +7,7 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MAX_FAILURES, STEADY_S = 1.0, 60.0, 16, 30
 
 @dataclass(slots=True)
 class BackOff:
-    """Of one deployment. Times are monotonic seconds."""
+    """Back-off of one deployment. Times are monotonic seconds."""
 
     failures: int = 0
     failed_at: float = float("-inf")

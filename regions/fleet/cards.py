@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 CPU = "cpu"
 MOST_CARDS = 8
-"""Of one replica: those of a host."""
+"""Most cards of one replica: those of a host."""
 _SPELLED = re.compile(r"(?:([0-9]{1,9})x)?(\S+)")
 
 

@@ -96,7 +96,7 @@ class Deployment(Scale):
 
     @property
     def cards(self) -> Cards:
-        """Of one replica."""
+        """Number of cards of one replica."""
         return Cards.parse(self.gpu)
 
     @property

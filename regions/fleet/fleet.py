@@ -295,7 +295,8 @@ class Fleet:
         return {backend.id: live[backend.id] if self._is_member(backend) else gone for backend in backends}
 
     def live(self) -> Mapping[str, Load]:
-        """Of every backend in the fleet, by id; the same mapping each time, kept up to date. Not to be changed."""
+        """Status of every backend in the fleet, by id; the same mapping each time, kept up to date. Not to be
+        changed."""
         for name in list(self._timed):  # whose cool-down may be over by now
             self._changed(name, self._states[name])
         return self._loads

@@ -108,7 +108,7 @@ class Cluster:
             query = {**query, "continue": more}
 
     async def scale(self, name: str, replicas: int) -> None:
-        """Of a Deployment, through its scale sub-resource. Raises ClusterError, also if it is not there."""
+        """Scale a Deployment through its scale sub-resource. Raises ClusterError, also if it is not there."""
         content = json.dumps({"spec": {"replicas": replicas}}).encode()
         path = f"{self._path('Deployment', name)}/scale"
         if await self._call("PATCH", path, content, "application/merge-patch+json") is None:
@@ -162,7 +162,7 @@ class Cluster:
 
 
 def _message(answer: ExternalAnswer) -> str:
-    """Of a Status object, which never quotes what a Secret holds."""
+    """Message of a Status object, which never quotes what a Secret holds."""
     try:
         return str(json.loads(answer.content)["message"])[:400]
     except (ValueError, KeyError, TypeError):

@@ -264,7 +264,7 @@ def _container(spec: BackendSpec, settings: ClusterSettings, locked: bool) -> Ob
 
 
 def arguments(spec: BackendSpec, *, locked: bool = False) -> list[str]:
-    """Of ``domicile backend serve`` in the container."""
+    """Arguments of ``domicile backend serve`` in the container."""
     identity = spec.identity
     command = ["--model", f"{MODELS}/{spec.model.name}", "--served-name", spec.served_name]
     command += ["--host", "0.0.0.0", "--port", str(PORT), "--heartbeat", HEARTBEAT]  # noqa: S104  # mutual TLS below
@@ -308,5 +308,5 @@ def _metadata(identity: BackendIdentity, settings: ClusterSettings, role: Role =
 
 
 def _selector(spec: BackendSpec) -> dict[str, str]:
-    """Of labels that never change, as a Deployment's selector must."""
+    """Selector of labels that never change, as a Deployment's selector must."""
     return {"domicile.eu/tenant": spec.identity.tenant, "domicile.eu/backend": spec.identity.backend}

@@ -183,7 +183,7 @@ class LocalLauncher:
         return replace(spec, gpus=chosen, options=("--device", "cuda", *spec.options))
 
     def _free_gpus(self) -> list[int]:
-        """Of ours, those that no backend has, also none that starts or ends."""
+        """GPUs of this gateway that no backend has, starting and ending ones included."""
         taken = {gpu for gpus in self._starting.values() for gpu in gpus}
         taken |= {gpu for _, gpus in self._ending.values() for gpu in gpus}
         taken |= {gpu for child in self._children.values() for gpu in child.spec.gpus}

@@ -11,7 +11,7 @@ from regions.errors import LaunchError
 from regions.fleet.cards import Cards
 
 CARDS = ("l40s", "a100-80gb", "h100", "h200")
-"""Of which `card_for` takes one, the cheaper first."""
+"""Cards of which `card_for` takes one, the cheaper first."""
 KNOWN_CARDS = (*CARDS, "a100-40gb", "b200", "h100-nvl", "l4", "rtx-4090", "rtx-5090")
 """That the planner knows."""
 QUANTIZATIONS = ("none", "fp8", "fp8-block", "int8", "w4a16", "awq", "gptq", "mxfp4")

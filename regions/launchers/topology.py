@@ -70,14 +70,14 @@ def _number(word: str) -> int | None:
 
 
 def _worth(word: str) -> int:
-    """Of one path between two cards."""
+    """Worth of one path between two cards."""
     if word.startswith("NV") and word[2:].isdecimal():
         return NVLINK * int(word[2:])
     return PATHS.get(word, 0)
 
 
 def read() -> Topology:
-    """Of this machine. Where nvidia-smi cannot say, all links are alike, and the log says so."""
+    """Topology of this machine. Where nvidia-smi cannot say, all links are alike, and the log says so."""
     program = shutil.which("nvidia-smi")
     if program is None:
         log.warning(

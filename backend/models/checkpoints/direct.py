@@ -74,7 +74,7 @@ class Stored:
 
 
 def stored_tensors(folder: Path) -> list[Stored]:
-    """Of all shards. Raises ModelNotFound or CorruptCheckpoint, naming the file or tensor."""
+    """Tensors of all shards. Raises ModelNotFound or CorruptCheckpoint, naming the file or tensor."""
     return [
         Stored(entry.name, entry.path, entry.offset, entry.size, DTYPES[entry.kind], entry.shape)
         for entry in table_entries(folder)
@@ -108,8 +108,7 @@ def fill(wanted: list[tuple[Stored, Tensor]], on_progress: OnProgress | None = N
 
 
 def on_card(device: torch.device) -> None:
-    """Of a new thread: what it does on a card is on this one. A thread begins with the first, where pinned memory would
-    make a context."""
+    """Set the card of a new thread: it begins with the first card, on which pinned memory would make a context."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 

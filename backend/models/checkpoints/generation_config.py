@@ -24,7 +24,8 @@ class SamplingDefaults:
 
 
 def sampling_defaults(folder: Path) -> SamplingDefaults:
-    """Of a Hugging Face folder; neutral where it names none. Raises CorruptCheckpoint for a value out of range."""
+    """Sampling defaults of a Hugging Face folder; neutral where it names none. Raises CorruptCheckpoint for a value out
+    of range."""
     if not (folder / FILE).is_file():
         return SamplingDefaults()
     config = read_json(folder / FILE)

@@ -62,7 +62,8 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def body_config(folder: Path) -> ModelConfig:
-    """Of a decoder whose head nobody asks for: releases name it without one, or keep the name of the model it was."""
+    """Configuration of a decoder whose head is not used: releases name its architecture without a head, or by the
+    model that it was made from."""
     config = _config(folder)
     names = [str(name) for name in config.get("architectures") or []]
     if config.get("is_causal") is False:

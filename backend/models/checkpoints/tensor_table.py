@@ -31,7 +31,7 @@ class TableEntry:
 
 
 def table_entries(folder: Path) -> list[TableEntry]:
-    """Of all shards. Raises ModelNotFound or CorruptCheckpoint, naming the file or tensor."""
+    """Entries of all shards. Raises ModelNotFound or CorruptCheckpoint, naming the file or tensor."""
     return [entry for shard in safetensors.shards(folder) for entry in _table(shard)]
 
 
@@ -41,7 +41,7 @@ def _table(path: Path) -> Iterator[TableEntry]:
 
 
 def entries_of(file: BinaryIO, path: Path, size: int) -> Iterator[TableEntry]:
-    """Of one file of `size` bytes, named `path` in messages. Raises CorruptCheckpoint."""
+    """Entries of one file of `size` bytes, named `path` in messages. Raises CorruptCheckpoint."""
     head = file.read(8)
     length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
     if not 2 <= length <= min(MAX_HEADER, size - 8):

@@ -47,7 +47,7 @@ class TextModel:
 
     @cached_property
     def texts(self) -> dict[int, str]:
-        """Of tokens whose bytes are whole characters, as far as streams have met them; of each `Detokenizer`."""
+        """Texts of tokens whose bytes are whole characters, as far as streams have met them; of each `Detokenizer`."""
         return {}
 
     def encode_completion(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

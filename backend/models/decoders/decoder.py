@@ -217,7 +217,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def agree(self) -> None:
-        """Of random weights: make those that all ranks hold the same as rank 0's, and clear the tables' spare rows."""
+        """Copy random weights that all ranks hold from rank 0, and clear the tables' spare rows."""
         for table in (self.embedding, self.head):
             table[len(self.tokens_of(table)) :] = 0
         for layer in self.layers:

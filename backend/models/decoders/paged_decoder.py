@@ -64,7 +64,7 @@ class PagedCache:
         return several if self.groups is None or len(self.groups.windows) == 1 else several[self.groups.tables[layer]]
 
     def scales(self, layer: int) -> dict[str, Tensor | None]:
-        """Of one layer, as the kernels take them."""
+        """Scales of one layer, as the kernels take them."""
         if self.k_scale is None or self.v_scale is None:
             return {"k_scale": None, "v_scale": None}
         return {"k_scale": self.k_scale[layer], "v_scale": self.v_scale[layer]}
@@ -134,7 +134,7 @@ class PagedDecoder(ABC):
 
     @property
     def layer_bytes(self) -> int:
-        """Of a layer's matrices as tensor cores multiply them: what the time of a large step goes by."""
+        """Bytes of a layer's matrices as tensor cores multiply them: what the time of a large step goes by."""
         return self.config.layer_numbers * self.quantization.operand_bytes(self.embedding.element_size())
 
     def weights(self) -> list[Tensor]:

@@ -12,8 +12,8 @@ from backend.parallel.expert_placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """Of a layer's tensors under ``model.layers.N.``: the router, and of expert E its three products. correction: the
-    bias of the choice, where there is one."""
+    """Names of a layer's tensors under ``model.layers.N.``: the router, and of expert E its three products. correction:
+    the bias of the choice, where there is one."""
 
     router: str
     gate: str

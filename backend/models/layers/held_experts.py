@@ -79,7 +79,7 @@ class HeldExperts:
         return True
 
     def _copy(self, weights: Sequence[Tensor], expert: int, source: int, rank: int, slot: int) -> None:
-        """Of one expert from its owner to another rank's slot."""
+        """Copy of one expert from its owner to another rank's slot."""
         here = self.group.shard.rank
         for weight in weights:
             at = self.own.index(expert) if here == source else slot if here == rank else None

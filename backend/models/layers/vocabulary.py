@@ -9,7 +9,7 @@ SPARE = TOKENS  # rows of zeros behind a rank's part, of which tokens of other r
 
 
 def rows(shard: Shard, vocabulary: int) -> int:
-    """Of embedding and head on a rank."""
+    """Number of rows of embedding and head on a rank."""
     return vocabulary if shard.alone else shard.most_tokens(vocabulary) + SPARE
 
 

@@ -32,7 +32,7 @@ def error_line(error: GatewayError) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Of one call. `made_at`: when, in ISO 8601. `of_chat`: messages, else ``response``."""
+    """Form of the answer of one call. `made_at`: when, in ISO 8601. `of_chat`: messages, else ``response``."""
 
     model: str
     made_at: str

@@ -107,7 +107,7 @@ def ended(reason: str | None, mark: Mapping[str, str]) -> dict[str, Any]:
 
 
 def logprobs_in(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Of each token, in the shape of an ``output_text``."""
+    """Log probabilities of each token, in the shape of an ``output_text``."""
     logprobs = choice.get("logprobs")
     found = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(found, list):

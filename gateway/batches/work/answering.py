@@ -134,8 +134,8 @@ class PatientCall:
 
 @dataclass(slots=True)
 class LineAnswerer:
-    """Of one batch. `stopped`: set once no attempt may begin any more. `retried`: called at each attempt that is
-    repeated."""
+    """Answers the lines of one batch. `stopped`: set once no attempt may begin any more. `retried`: called at each
+    attempt that is repeated."""
 
     batch: BatchRecord
     endpoint: Endpoint

@@ -256,7 +256,7 @@ class BatchRun:
 
 
 def _custom_ids(first: int, content: bytes) -> list[tuple[int, str | None]]:
-    """Of each line that is not blank, its number and its custom_id, where it has one."""
+    """For each line that is not blank, its number and its custom_id, where it has one."""
     lines = enumerate(content.split(b"\n"), first)
     return [(number, custom_id_of(line)) for number, line in lines if line.strip()]
 

@@ -67,7 +67,7 @@ def cancel_batch(batch: Batch, data: Data = DEFAULT_DATA, as_json: AsJson = Fals
 
 @contextmanager
 def _opened_batches(data: Path) -> "Iterator[Batches]":
-    """Of an installation elsewhere, those of the tenants that the user may see."""
+    """For a remote installation, the batches of the tenants that the user may see."""
     if (api := opened_api(data)) is not None:
         from gateway.cli.remote.batches import RemoteBatches
 

@@ -58,7 +58,7 @@ class Planned(BaseModel):
 def on_cards(
     database: Database, installation: Installation, tenant: str | None, cards: Sequence[Card]
 ) -> list[Planned]:
-    """Of every living deployment of `tenant`, or of all tenants."""
+    """Replicas and their cards of every living deployment of `tenant`, or of all tenants."""
     tenants = [tenant] if tenant else [each.id for each in installation.inventory(database).tenants()]
     models = installation.models()
     found = []

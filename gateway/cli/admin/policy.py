@@ -401,7 +401,7 @@ def _acting(
 
 @contextmanager
 def _opened_study(data: Path) -> "Iterator[Study]":
-    """Of an installation elsewhere, what its admin API says."""
+    """Studies of policies: on the data folder, or by the admin API of a remote installation."""
     if (api := opened_api(data)) is not None:
         from gateway.cli.remote.study import RemoteStudy
 

@@ -131,7 +131,7 @@ class Replayed:
 
     @property
     def _tokens(self) -> int | None:
-        """Of the kept answer; None where it has no log probabilities, by which alone tokens are known."""
+        """Tokens of the kept answer; None where it has no log probabilities, by which alone tokens are known."""
         counts = [len(choice["logprobs"]) for choice in self.output if "logprobs" in choice]
         return sum(counts) if counts else None
 

@@ -110,7 +110,7 @@ def _found_here(data: Path, tenant: str, text: str, reason: str, period: Period)
 
 
 def _asked(api: "AdminApi", tenant: str, text: str, reason: str, period: Period) -> "AnswerSearch":
-    """Of the installation elsewhere. Raises StoreError."""
+    """Ask the remote installation. Raises StoreError."""
     from audit.log.found_answers import AnswerSearch, FoundAnswer
 
     since, until = period

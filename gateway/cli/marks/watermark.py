@@ -125,7 +125,7 @@ def detect(
 
 
 def _detected_by(api: "AdminApi", tenant: str, project: str, text: str) -> "Detected":
-    """Of the installation elsewhere. Raises StoreError."""
+    """Ask the remote installation. Raises StoreError."""
     from gateway.marks.detection import Detected
 
     said = api.post("tenants", tenant, "marks", "detect", body={"project": project, "text": text})

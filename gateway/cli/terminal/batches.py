@@ -26,7 +26,7 @@ class Batches:
         self._stored = StoredBatches(database, installation.cell)
 
     def all(self, tenant: str | None, limit: int) -> list[BatchSummary]:
-        """Of a tenant, or of all, the newest first."""
+        """Batches of a tenant, or of all, the newest first."""
         if tenant is not None:
             self._inventory.tenant(tenant)
         return [summary_of(batch) for batch in self._stored.all(tenant, limit)]

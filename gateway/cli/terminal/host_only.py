@@ -63,11 +63,12 @@ OF_NO_INSTALLATION: Final = frozenset(
 WITHOUT_A_FOLDER: Final = frozenset(
     {"init", "up", "doctor", "config", "backup check", "backup restore", "audit ai-act"}
 )
-"""Of `HOST_ONLY`, those that are of use without a folder: a login elsewhere does not stop them, `DOMICILE_URL` does."""
+"""Commands of `HOST_ONLY` that are of use without a folder: a login elsewhere does not stop them, `DOMICILE_URL`
+does."""
 
 
 def why_host_only(command: str, default: str | None = FILES) -> str | None:
-    """Of a command by its whole name, by its own entry or its group's; `default` for one that has none."""
+    """Reason for a command by its whole name, by its own entry or its group's; `default` for one that has none."""
     return next((HOST_ONLY[name] for name in _names(command) if name in HOST_ONLY), default)
 
 
@@ -88,7 +89,7 @@ def check_place() -> None:
 
 
 def _names(command: str) -> list[str]:
-    """Of the command and of the groups that it is in."""
+    """Names of the command and of the groups that it is in."""
     words = command.split()
     return [" ".join(words[:end]) for end in range(len(words), 0, -1)]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 PIPE_WIDTH = 250
-"""Of a table that no terminal has to hold."""
+"""Width of a table that is not printed on a terminal."""
 
 
 def print_json(value: Any) -> None:

@@ -66,7 +66,7 @@ URL_VARIABLE = "DOMICILE_URL"
 
 
 def remote_url(data: Path) -> str | None:
-    """Of the installation elsewhere that a command is for; None where it is for the data folder. The one switch: what
+    """URL of the remote installation that a command is for; None where it is for the data folder. The one switch: what
     `DOMICILE_URL` names; else the folder, if one is named or lies here; else where the user logged in. Ends the command
     where both are named."""
     named, folder_named = os.environ.get(URL_VARIABLE), data != DEFAULT_DATA
@@ -82,8 +82,8 @@ def remote_url(data: Path) -> str | None:
 
 
 def remote_api(data: Path, *, deadline_s: float | None = None) -> "AdminApi | None":
-    """Of the installation elsewhere that a command is for; None where it is for the data folder. deadline_s: for each
-    request, if it may take longer than others."""
+    """Admin API of the remote installation that a command is for; None where it is for the data folder. deadline_s: for
+    each request, if it may take longer than others."""
     return None if (url := remote_url(data)) is None else _remote_api(url, deadline_s)
 
 
@@ -112,7 +112,7 @@ def catalogue_elsewhere(data: Path | None) -> "Callable[..., Any] | None":
 
 
 def opened_api(data: Path) -> "AdminApi | None":
-    """Of the installation elsewhere that a command is for; None where it is for the data folder."""
+    """Admin API of the remote installation that a command is for; None where it is for the data folder."""
     return None if (url := remote_url(data)) is None else _remote_api(url)
 
 
@@ -167,7 +167,7 @@ def opened_control(ctx: typer.Context, data: Path, *, cell: str | None = None) -
 
 @contextmanager
 def opened_inventory(data: Path) -> "Iterator[Inventory]":
-    """Of an installation elsewhere, what its admin API shows."""
+    """For a remote installation, by its admin API."""
     from gateway.installation.installation import Installation
 
     if (url := remote_url(data)) is not None:
@@ -188,7 +188,7 @@ def opened_inventory(data: Path) -> "Iterator[Inventory]":
 
 @contextmanager
 def _near_names(installation: "Installation", database: "Database") -> Iterator[None]:
-    """Of what does not exist, say what was probably meant. Only here: the API must not tell who else there is."""
+    """Suggest an existing name for one that does not exist. Only here: the API must not tell who else there is."""
     from gateway.database.errors import NotFound
 
     try:
@@ -226,7 +226,7 @@ def plain_errors() -> Iterator[None]:
 
 @contextmanager
 def opened_reports(data: Path) -> "Iterator[Reports]":
-    """Of an installation elsewhere, what its admin API shows."""
+    """For a remote installation, by its admin API."""
     if (url := remote_url(data)) is not None:
         from gateway.cli.remote.remote_reports import RemoteReports
 
@@ -291,7 +291,8 @@ def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, fie
 
 
 def read_text(file: Path) -> str:
-    """Of a small ASCII file that an option names: a certificate, a key. Anything else ends the command with `USAGE`."""
+    """Text of a small ASCII file that an option names: a certificate, a key. Anything else ends the command with
+    `USAGE`."""
     from audit.files.untrusted_file import read_untrusted
 
     try:

@@ -79,7 +79,7 @@ class LedgerCursorRow(Row, table=True):
 
 
 REST = "day IS NOT NULL AND summed IS NULL"
-"""Of the ledger's rows those that are over and in no sum: hardly ever any, so that their index is empty."""
+"""Condition for rows of the ledger that are over and in no sum: hardly ever any, so that their index is empty."""
 
 
 class LedgerRow(Row, table=True):

@@ -34,7 +34,7 @@ GREEDY_BELOW: Final = 1e-5
 CUT: Final = "cut"
 """The answer broke off before our engine reported the mark of each choice. What was sent may carry one."""
 WORDS: Final = frozenset({MARKED, GREEDY, "short", "form", "low_entropy"})
-"""Of our engine (`backend.answer.mark_report`)."""
+"""Values of our engine (`backend.answer.mark_report`)."""
 
 
 def is_demanded(routed: Routed) -> bool:

@@ -15,7 +15,8 @@ logger = logging.getLogger("domicile.gateway")
 
 
 class BackendCurves:
-    """Of the backends in `fleet`. Several gateways that do it for one backend make the mean better, and no sum."""
+    """Curves of the backends in `fleet`. Several gateways that do it for one backend make the mean better, and no
+    sum."""
 
     def __init__(self, database: Database, fleet: Fleet, now: Callable[[], float] = time.time) -> None:
         self._database = database

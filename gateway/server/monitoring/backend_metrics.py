@@ -26,7 +26,7 @@ TIMEOUT_S = 4.0
 DEADLINE_S = 8.0
 AT_ONCE = 32
 MAX_SAMPLES = 5000
-"""Of one backend. Ours has some hundreds."""
+"""Samples of one backend. Ours has some hundreds."""
 
 OWN = "domicile_backend_"
 SHARED = "gen_ai_server_"

@@ -94,7 +94,7 @@ class StoredFiles:
         ]
 
     def used_bytes(self, tenant: str) -> int:
-        """Of all files of the tenant."""
+        """Bytes of all files of the tenant."""
         with self._database.read() as session:
             query = select(func.coalesce(func.sum(FILE.c.size), 0)).where(FILE.c.tenant == tenant)
             return int(session.connection().execute(query).scalar_one())

@@ -23,7 +23,8 @@ class LimitControl(Administration):
     def set_limits(
         self, tenant: str, figures: LimitFigures, *, project: str | None = None, key: str | None = None
     ) -> LimitsRecord:
-        """Of the tenant, of a project, or of a key (whose project may be left out); in force within a second.
+        """Set limits of the tenant, of a project, or of a key (whose project may be left out); in force within a
+        second.
 
         What is None is not limited. Raises Invalid, NotFound.
         """

@@ -268,7 +268,7 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
 def _close_earlier(
     connection: Connection, tenant: str, outcomes: dict[str, dict[str, Any]], prices: PriceBook
 ) -> list[Row]:
-    """Of calls that began in an earlier span, where their rows are there and still run; returns those rows."""
+    """Close rows of calls that began in an earlier span and still run; returns those rows."""
     found = connection.execute(
         select(_LEDGER)
         .where(_LEDGER.c.tenant == tenant, _LEDGER.c.request_id.in_(outcomes), _LEDGER.c.outcome.is_(None))
@@ -290,8 +290,8 @@ def _close_earlier(
 
 
 def _charge_lines_once(connection: Connection, tenant: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Of a line of a batch the call that completed first is charged, and no other. A line is called again where its
-    answer was lost, since the gateway died before it could keep it, and where its call was cut."""
+    """Of the calls of a line of a batch, charge the one that completed first, and no other. A line is called again
+    where its answer was lost, since the gateway died before it could keep it, and where its call was cut."""
     lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         if row["batch"] is None:

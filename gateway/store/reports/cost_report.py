@@ -105,7 +105,7 @@ def cost_dimensions(written: str) -> tuple[CostDimension, ...]:
 
 
 def eur_per_million(eur_per_hour: float, tokens_per_second: float) -> float | None:
-    """Of a backend that makes so many tokens at that price; None if it makes none."""
+    """Cost of a million tokens of a backend that generates so many at that price; None if it generates none."""
     return eur_per_hour / (tokens_per_second * 3600 / 1e6) if tokens_per_second > 0 else None
 
 

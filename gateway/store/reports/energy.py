@@ -21,7 +21,7 @@ NOT_MEASURED = Energy(0, None, None)
 
 
 def energy(measured: int, millijoules: int, tokens: int) -> Energy:
-    """Of so many calls that were measured, their millijoules and their tokens."""
+    """Energy of so many calls that were measured, their millijoules and their tokens."""
     if not measured:
         return NOT_MEASURED
     return Energy(measured, millijoules / MJ_PER_KWH, millijoules / tokens if tokens else None)

@@ -25,7 +25,8 @@ class Posture:
 
 
 def posture(database: Database) -> Posture:
-    """Of the tenants' own documents; a project's only tightens. One that does not load is denied everything anyway."""
+    """Summary of the tenants' own documents; a project's only tightens. One that does not load is denied everything
+    anyway."""
     with database.read() as session:
         rows = session.exec(
             select(PolicyVersionRow.tenant, PolicyVersionRow.document)

@@ -22,7 +22,7 @@ def limits_in(database: Database, tenant: str) -> list[LimitsRecord]:
 
 
 def limits_at(database: Database, tenant: str, *, project: str | None = None, key: str | None = None) -> LimitsRecord:
-    """Of the tenant, a project or a key; where nothing was set, limits nothing. Raises NotFound."""
+    """Limits of the tenant, a project or a key; where nothing was set, limits nothing. Raises NotFound."""
     with database.read() as session:
         owner: TenantRow | ProjectRow | ApiKeyRow
         if key is not None:
