@@ -39,7 +39,7 @@ class AuditError(Exception):
 
 
 class AuditUnavailable(AuditError):
-    """The record cannot be kept now. Fail closed: the caller must not go on with what it wanted recorded."""
+    """The record cannot be kept now. Fail closed: the caller must not do what it wanted to record."""
 
 
 class EventRejected(AuditError):
@@ -71,7 +71,7 @@ class CommitmentError(FormError):
 
 
 class HeldError(AuditError):
-    """`hold_ids` are the holds that stand in the way."""
+    """`hold_ids` are the holds that prevent it."""
 
     def __init__(self, hold_ids: tuple[str, ...]) -> None:
         super().__init__(

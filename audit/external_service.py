@@ -262,7 +262,7 @@ def stop_within(seconds: float) -> None:
 
 
 def resume() -> None:
-    """The gateway has ended and its process goes on: calls have their own deadlines again."""
+    """The gateway has ended and its process continues: calls have their own deadlines again."""
     if _runner.cache_info().currsize:
         _runner().resume()
 

@@ -1,7 +1,7 @@
 """Random bytes for identifiers, drawn from the kernel many at a time.
 
 A draw is a system call for which the interpreter's lock is given away, and taken back from the thread that got it: that
-costs more than the identifier does. Not for keys, salts and nonces of ciphers, which must not lie in memory before
+costs more than the identifier does. Not for keys, salts and nonces of ciphers, which must not be in memory before
 their use.
 """
 

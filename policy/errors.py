@@ -8,7 +8,7 @@ PolicyError
     └── RedactionBlocked  something was found that the policy forbids to send (or that cannot be inspected)
 
 No message ever holds a value from a prompt or an answer: labels and positions only. Each has the form
-``<what>; <how to fix it>``: the remedy stands in the message, or in the class for all its messages (`fix`).
+``<what>; <how to fix it>``: the fix is in the message, or in the class for all its messages (`fix`).
 """
 
 from collections.abc import Mapping

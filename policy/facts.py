@@ -51,11 +51,11 @@ class Attestation(Fact):
 
 class BackendFacts(Fact):
     """`kind`: our own engine, which proves who it is by its certificate; any server that speaks OpenAI's API; or a
-    service of another company that does (``managed``), which is known by its name alone and serves whoever pays.
+    service of another company that does (``managed``), which is known by its name alone and serves any customer.
 
     `single_tenant`: ``attested`` where the backend's own identity says that it serves one tenant, ``declared`` where
     only its registration does. `certifications`: those in force on the day that the facts are of. `watermarks`: it
-    marks its answers by its choice of tokens, where it is told to.
+    marks its answers by its choice of tokens, where it is asked to.
 
     What it shows of itself while it runs: `weights`, the SHA-256 of the checkpoint that it serves, ``computed`` by our
     engine as it loaded it or only ``declared`` by who registered the server; `weights_pinned`: what it has to be.
@@ -93,7 +93,7 @@ class BackendFacts(Fact):
 
 
 class Sink(Fact):
-    """Where something of every call comes to lie beside its backend: the record, spans. `country`: where that is.
+    """Where something of every call is stored besides its backend: the record, spans. `country`: where that is.
 
     `required`: no call is made without it. Nothing goes to one that is not, where a policy does not allow it.
     `setting`: by which its country is said.

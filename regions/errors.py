@@ -8,7 +8,7 @@ RegionsError
 ├── ClusterError        Kubernetes did not do what it was asked
 └── LaunchError         a backend did not start, or does not run
 
-Messages have the form ``<what>; <how to fix it>``: the remedy stands in the message, or in the class for all its
+Messages have the form ``<what>; <how to fix it>``: the fix is in the message, or in the class for all its
 messages (`fix`).
 """
 

@@ -157,7 +157,7 @@ def given_utc(option: str, text: str | None) -> str | None:
 
 
 def given_code(name: str, text: str) -> str:
-    """A code that goes on record, unchanged. Raises UsageMistake, which names the option, for other text."""
+    """A code that is recorded unchanged. Raises UsageMistake, which names the option, for other text."""
     if not re.fullmatch(CODE_PATTERN, text):
         raise UsageMistake(f"{name} {text!r} is not a code; write it in lower-case letters, digits, _, . and -")
     return text

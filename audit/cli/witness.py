@@ -92,7 +92,7 @@ def clock_command(data: DataOption = None, as_json: JsonOption = False) -> None:
 def selftest_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Test the record's safeguards: proofs, private values, erasures, a restore. For a scheduler, weekly.
 
-    Each result goes on record. Exit code 1 if one does not pass.
+    Each result is recorded. Exit code 1 if one does not pass.
     """
     with reporting_errors(as_json):
         log = (data or DEFAULT_DATA) / LOG_IN_DATA
@@ -120,8 +120,8 @@ def rotate_command(
     With secrets.vault.signing_key set, the new key is the newest version of that key in Vault; a version is made if the
     newest signs already. Moving between file and Vault works the same way: see docs/secrets.md.
 
-    Gateways on other hosts go on with the old key until they are given the new key set: `domicile init --export-keys`
-    here, `domicile init --keys` there.
+    Gateways on other hosts continue with the old key until they are given the new key set: `domicile init
+    --export-keys` here, `domicile init --keys` there.
 
     Give the new verifier key to every holder of the old one; with the succession in the data folder both verify all.
     """

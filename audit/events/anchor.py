@@ -50,7 +50,7 @@ class CheckpointTimestamped(Event):
 
 
 class TimestampFailed(Event):
-    """No timestamp was had, or one that does not hold; the log goes on without."""
+    """No valid timestamp was received; the log continues without one."""
 
     kept: ClassVar[RecordRetention] = RecordRetention.PROOF
     ocsf: ClassVar[Ocsf] = Ocsf().failed
@@ -89,7 +89,7 @@ class AnchorLinked(Event):
 
 class KeyRotated(Event):
     """From the next checkpoint on `new_key` signs; this record is under one that `old_key` signed. The note whose
-    SHA-256 this is says the same under both keys. Keys are those of the log, whatever tree this stands in."""
+    SHA-256 this is says the same under both keys. Keys are those of the log, whatever tree contains this."""
 
     is_access: ClassVar[bool] = True
     kept: ClassVar[RecordRetention] = RecordRetention.PROOF

@@ -32,9 +32,9 @@ Endpoint = Annotated[str, StringConstraints(pattern=r"^/[a-z0-9/_{}-]{0,127}$")]
 
 
 class Step(Enum):
-    """Where an event stands in the life of a request."""
+    """The part of an event in the life of a request."""
 
-    NONE = "none"  # stands alone
+    NONE = "none"  # belongs to no request
     OPENS = "opens"  # the intent, written ahead of the call
     WITHIN = "within"  # needs its intent to be open
     CLOSES = "closes"  # the one outcome of an intent

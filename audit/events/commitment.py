@@ -17,7 +17,7 @@ SALT_SIZE = 32
 Field = Literal[
     "subject", "actor", "client_ip", "client_request_id", "input", "input_original", "output", "activations", "findings"
 ]
-"""What may stand behind a commitment. `input` is what left for the backend, `input_original` what the client sent,
+"""Kinds of values that are committed to. `input` is what left for the backend, `input_original` what the client sent,
 `activations` what each choice of the answer was drawn from, in the form of `backend.activations.answer_commitment`."""
 
 FIELDS: tuple[str, ...] = get_args(Field)

@@ -56,7 +56,7 @@ class AuthorityRequest(Event):
 
 
 class Oversight(Event):
-    """A person stopped an AI system or a project, let it go on, or overruled what it answered to `request_id`
+    """A person stopped or resumed an AI system or a project, or overruled what it answered to `request_id`
     (AI Act 14(4)). With an `epoch`, gateways refused its calls from that configuration epoch on, or took them again;
     without one it took place outside them."""
 

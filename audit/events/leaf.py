@@ -1,6 +1,6 @@
 """A leaf: the canonical bytes of one event and its stamp, which the tree hashes.
 
-The event's fields and the stamp's stand side by side in one JSON object; fields that are absent are left out.
+The fields of the event and of the stamp are members of one JSON object; fields that are absent are left out.
 """
 
 from dataclasses import dataclass

@@ -25,7 +25,8 @@ KeyIds = Annotated[tuple[Uuid7, ...], Field(strict=False, max_length=64)]
 
 
 class LegalHold(Event):
-    """While it stands nothing within its scope is deleted: a subject (`key_ids`), records `first` to `last`, or all."""
+    """While it is in force, nothing within its scope is deleted: a subject (`key_ids`), records `first` to `last`, or
+    all."""
 
     is_access: ClassVar[bool] = True
     kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
@@ -52,7 +53,7 @@ class ErasureRequested(Event):
 
 
 class ErasureRefused(Event):
-    """A legal hold stands in the way (GDPR 17(3)); nothing was deleted."""
+    """A legal hold prevents the erasure (GDPR 17(3)); nothing was deleted."""
 
     is_access: ClassVar[bool] = True
     kept: ClassVar[RecordRetention] = RecordRetention.PROOF
@@ -147,8 +148,8 @@ class DsarRestricted(Event):
 class DsarRequest(Event):
     """The life of a request of a person, who stands in `commits` alone (GDPR 12(3), 12(4)). Each record says all that
     holds from then on: the `right` that is asked for, when it was `received_at`, and until when it is `due_at`.
-    `dsar.extended`: the person was told of it, with this `reason`. `dsar.closed`: with this `outcome`, by the act of
-    record `act_seq` where one of this log answers it."""
+    `dsar.extended`: the person was informed of it, with this `reason`. `dsar.closed`: with this `outcome`, by the act
+    of record `act_seq` where one of this log answers it."""
 
     is_access: ClassVar[bool] = True
     kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
@@ -195,10 +196,10 @@ class ContentReplayed(Event):
 
 
 class AnswerChallenged(Event):
-    """A text was compared with what the answer of outcome `seq` commits to, by weights at hand. `verdict`: what came of
-    it, over `compared` of the answer's `tokens`. `weights_sha256`: of the weights that computed it. `backend_id`,
-    `region`: of the running backend that did, which read prompt and text; absent where the gateway's host did. The
-    commitment was `content.accessed` before; of text and prompt nothing is recorded."""
+    """A text was compared with what the answer of outcome `seq` commits to, by weights that were available. `verdict`:
+    what came of it, over `compared` of the answer's `tokens`. `weights_sha256`: of the weights that computed it.
+    `backend_id`, `region`: of the running backend that did, which read prompt and text; absent where the gateway's host
+    did. The commitment was `content.accessed` before; of text and prompt nothing is recorded."""
 
     is_access: ClassVar[bool] = True
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)

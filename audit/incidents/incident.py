@@ -177,8 +177,8 @@ async def notify(
     actor: str = "system",
     known: Case | None = None,
 ) -> None:
-    """An authority was told, as `clock` asks. `known`: the incident as it is now; without it the whole log is read.
-    Raises AuditError."""
+    """An authority was informed, as `clock` requires. `known`: the incident as it is now; without it the whole log is
+    read. Raises AuditError."""
     told = {"clock": clock, "authority": authority}
     await _go_on(context, tenant, incident_id, "incident.notified", actor, told, known)
 

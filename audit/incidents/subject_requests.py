@@ -181,8 +181,8 @@ async def receive(
 
 
 async def extend(context: AuditContext, matter: Matter, *, reason: str, actor: str = "system") -> None:
-    """The person was told now that the answer takes up to two months longer, and why. Raises AuditError where that is
-    too late, was done before, or is for another reason than GDPR 12(3) has."""
+    """Record that the person was informed of an extension by up to two months and of the reason. Raises AuditError
+    where that is too late, was done before, or is for another reason than GDPR 12(3) has."""
     now = rfc3339(context.now())
     _require_open(matter)
     if reason not in EXTENSIONS:
@@ -191,8 +191,8 @@ async def extend(context: AuditContext, matter: Matter, *, reason: str, actor: s
         raise AuditError(f"the request {matter.matter_id} was extended at {matter.extended}; answer it")
     if now > matter.due_at:
         raise AuditError(
-            f"the first month of request {matter.matter_id} ended at {matter.due_at}, and the person has to be told of"
-            " an extension within it (GDPR 12(3)); answer it now"
+            f"the first month of request {matter.matter_id} ended at {matter.due_at}, and the person had to be informed"
+            " of an extension within it (GDPR 12(3)); answer it now"
         )
     due_at = later(matter.received_at, EXTENDED_MONTHS)
     await context.record(_step(matter, "dsar.extended", actor, due_at=due_at, reason=reason))

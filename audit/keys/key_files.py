@@ -1,4 +1,4 @@
-"""Where the wrapped keys of owners lie: a file each in a folder, or elsewhere behind the same protocol."""
+"""Storage of the wrapped keys of owners: a file each in a folder, or elsewhere behind the same protocol."""
 
 import fcntl
 import os

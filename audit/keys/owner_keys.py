@@ -2,7 +2,7 @@
 
     master key (file, Vault, HSM; or a tenant's own) ─> key of an owner (a tenant, or `_system`) ─> data keys
 
-An owner's key lies in a file of this folder, wrapped under the master (`audit.keys.master`), in generations: while it
+An owner's key is in a file of this folder, wrapped under the master (`audit.keys.master`), in generations: while it
 is being replaced there are two. Data keys are wrapped under the newest of them by RFC 3394 (AES key wrap), here and
 without a network, so that the master may be far away and slow; who has only the folder, or only the master, opens
 nothing.
@@ -122,7 +122,7 @@ class KeyRing:
         self.external.forget(tenant)
 
     def warm(self, tenant: str) -> None:
-        """Have a tenant's keys at hand where they are opened by an external key, so that later calls need not wait."""
+        """Load a tenant's keys that an external key opens, so that later calls need not wait."""
         if (kept := self.kept.read(_checked(tenant))) is not None and kept != DESTROYED:
             self._opening(tenant, kept)
 
@@ -178,7 +178,7 @@ class KeyRing:
         """Wrap an owner's key under the external key `name` from now on, None for the installation's master. False if
         it is already.
 
-        What was wrapped before may lie in backups: only a renewal makes it worthless (`begin_renewal`). Raises KeyLost
+        What was wrapped before may be in backups: only a renewal makes it worthless (`begin_renewal`). Raises KeyLost
         if the key was destroyed, KeyProviderError; then nothing is changed.
         """
         target = self.master if name is None else self.external.named(name)
@@ -324,13 +324,13 @@ class KeyRing:
 
 
 class FileKeyProvider(KeyRing):
-    """A key ring whose master key lies in its own folder, as ``root.key``."""
+    """A key ring whose master key is in its own folder, as ``root.key``."""
 
     @classmethod
     def open(
         cls, folder: Path, wrapped: WrappedKeys | None = None, external: ExternalKeys | None = None
     ) -> "FileKeyProvider":
-        """The wrapped keys lie in `folder` too unless `wrapped` says where. Raises KeyProviderError."""
+        """The wrapped keys are in `folder` too unless `wrapped` says where. Raises KeyProviderError."""
         try:
             make_private_folder(folder)
         except OSError as error:

@@ -51,7 +51,7 @@ def successions_of(signer: Signer) -> list[str]:
 
 
 class FileSigner:
-    """An Ed25519 key in a file of mode 0600, in the private-key form of Go's sumdb/note; its vkey lies beside it, and
+    """An Ed25519 key in a file of mode 0600, in the private-key form of Go's sumdb/note; its vkey is next to it, and
     so do the notes of the key's `successions`."""
 
     def __init__(self, name: str, key: Ed25519PrivateKey) -> None:

@@ -1,7 +1,7 @@
 """The succession of a log's keys: how a verifier who holds one of them comes to trust the others, and no stranger.
 
 A succession is a signed note of four lines, ``<log name> key succession``, the old verifier key, the new one and the
-time, signed by both under the name of the log. Its SHA-256 stands in a leaf of every tree (``log.key_rotated``) that is
+time, signed by both under the name of the log. Its SHA-256 is in a leaf of every tree (``log.key_rotated``) that is
 still under a checkpoint of the old key. A holder of the old key follows it forward, a holder of the new one
 back; a key that no link reaches came from nowhere and is refused.
 """

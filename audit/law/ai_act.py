@@ -26,7 +26,7 @@ OF_A_SYSTEM |= {"oversight.overridden", "incident.opened", "incident.updated", "
 class Summary:
     """`changes` names model.changed by what changed, `policies` the policy hashes under which it was called.
 
-    `open_calls` had no outcome by the end of the period. `floor_met` tells whether the records reach back for
+    `open_calls` had no outcome by the end of the period. `floor_met`: whether the records reach back for
     FLOOR_DAYS, None where the system has not been in use for that long as far as the log knows.
     """
 

@@ -59,7 +59,7 @@ class Duty(_Entry):
     read: Read
 
     def dates(self, day: date) -> list[Application]:
-        """As the law stands on `day`, the earliest first."""
+        """By the law of `day`, the earliest first."""
         return sorted((one for one in self.applies if one.is_law(day)), key=lambda one: one.start)
 
     def applies_on(self, day: date) -> bool:
@@ -91,7 +91,7 @@ class Duties(_Entry):
         return (duty for duty in self.duties if duty.source in sources)
 
     def applies_from(self, duty_id: str, day: date | None = None) -> str:
-        """In words: each date with its scope, as the law stands on `day` (default: the day of the table)."""
+        """In words: each date with its scope, by the law of `day` (default: the day of the table)."""
         duty = self.find(duty_id)
         if duty is None:
             return ""

@@ -44,7 +44,7 @@ def letters_of(text: str) -> str:
 def prints_of(salt: bytes, texts: Iterable[str]) -> tuple[bytes, int]:
     """Return the fingerprints of one answer, 4 bytes each in text order, and its number of letters and digits.
 
-    salt: 32 bytes. texts: texts of its choices; a shingle lies within one choice. There are no fingerprints if all
+    salt: 32 bytes. texts: texts of its choices; a shingle is within one choice. There are no fingerprints if all
     texts together are shorter than SHORTEST.
     """
     parts = _bounded(texts)

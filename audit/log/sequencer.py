@@ -95,7 +95,7 @@ class Sequencer:
         self._company = False  # whether the last batch had more than one append
         self._next_heal = 0.0
         self._refused = 0  # appends turned away since the log was last well
-        self._unrecorded: set[tuple[str, str]] = set()  # calls whose intent or outcome may differ from what was told
+        self._unrecorded: set[tuple[str, str]] = set()  # calls whose intent or outcome may not be as reported
 
     @property
     def trouble(self) -> str | None:
@@ -179,7 +179,7 @@ class Sequencer:
             )
 
     def _collect(self) -> tuple[list[Append], list[SignedCheckpoint], bool]:
-        """The next batch, and whether to go on after it. Empty when it is only time to try to heal."""
+        """The next batch, and whether to continue after it. Empty when it is only time to try to heal."""
         appends: list[Append] = []
         checkpoints: list[SignedCheckpoint] = []
         lingered = False
@@ -298,7 +298,7 @@ class Sequencer:
         try:
             if self._store is None:
                 self._store = self._reopened()
-                self._degraded, self._failure = True, None  # running calls may go on; new ones wait for the reserve
+                self._degraded, self._failure = True, None  # running calls may continue; new ones wait for the reserve
             self._reserve.fill()
             self._write([Append(AuditRestored(refused=self._refused)), *self._abort_unrecorded()], [])
             self._grown(self._store.unsigned())

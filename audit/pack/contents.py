@@ -65,7 +65,7 @@ CONTENTS = (
 
 
 def basis_of(name: str) -> str:
-    """What stands behind the file; empty for a name that no pattern fits."""
+    """The basis of the file; empty for a name that no pattern fits."""
     for pattern, basis, _, _ in CONTENTS:
         if fnmatchcase(name, pattern):
             return basis

@@ -1,7 +1,7 @@
 """verify.py, the one file of an evidence pack: the parts in `audit.pack_verifier`, joined.
 
 An auditor reads and runs one file with nothing beside it; we keep, lint, type and test it in modules. Joining is
-textual: each part as it stands, after those that it imports, under one head of imports. The same parts give the same
+textual: each part unchanged, after those that it imports, under one head of imports. The same parts give the same
 bytes, whatever Python joins them.
 """
 

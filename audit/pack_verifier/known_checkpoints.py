@@ -1,4 +1,4 @@
-"""Checkpoints that an auditor kept from earlier: the log has to go on from each, or history was rewritten."""
+"""Checkpoints that an auditor kept from earlier: the log has to extend each, or history was rewritten."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class KnownCheckpoints:
     def check_leftovers(self) -> None:
         proven = "it proves records " + str(self.signed.first) + " to " + str(self.signed.end)
         for size in self.promised:
-            told = "the checkpoint you hold of size " + str(size) + " lies outside this pack: "
+            told = "the checkpoint you hold of size " + str(size) + " is outside this pack: "
             self.findings.fault("held", told + proven)

@@ -281,7 +281,7 @@ class Tables:
         return self.signed.pack.read(name).decode("utf-8", "replace") if name in self.signed.files else ""
 
     def value(self, name: str) -> Any:
-        """What the file says, without what the records do not tell: the deadlines of incidents come from a table."""
+        """What the file says, without what the records do not contain: the deadlines of incidents come from a table."""
         try:
             said = load_json(self.text(name) or "null")
             if name == "incidents.json":

@@ -95,7 +95,7 @@ class Records:
         if logged != digest:
             was = self.place_of(digest)
             if was is not None:
-                self.findings.fault("sequence", "here stands what was logged as record " + str(was), seq)
+                self.findings.fault("sequence", "here is what was logged as record " + str(was), seq)
             else:
                 self.findings.fault("hash", "it is not what was logged: it was changed, or put in later", seq)
         try:

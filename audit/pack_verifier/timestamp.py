@@ -52,7 +52,7 @@ def stamped(token: bytes, message: bytes) -> str:
 
 
 def find_info(data: bytes, depth: int) -> bytes | None:
-    """The content of the EncapsulatedContentInfo of type id-ct-TSTInfo, wherever it lies."""
+    """The content of the EncapsulatedContentInfo of type id-ct-TSTInfo, at any place."""
     if depth > 12:
         return None
     parts = values(data)

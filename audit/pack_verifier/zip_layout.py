@@ -50,7 +50,7 @@ def layout_faults(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
 
 
 def _follows(place: int, end: int, later: bool) -> bool:
-    """Whether nothing lies between `end` of a file and `place`, but for its sizes where they come `later`."""
+    """Whether there is nothing between `end` of a file and `place`, but for its sizes where they come `later`."""
     return place == end or (later and 0 < place - end <= MOST_LATER)
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 NEAR = 64
-"""Records that are read along, where they lie between two that are wanted: less than another question costs."""
+"""Records that are read too when they are between two that are wanted: less than another question costs."""
 
 
 def near(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Certificates of deletion: which fields of which records are gone, signed by the log's key and bound into its tree.
 
 The text is two lines, ``<origin> certificate`` and the canonical JSON of the body, in a signed note (C2SP
-signed-note) under the key of the tenant's tree. The SHA-256 of the body stands in the leaf that records the deletion,
+signed-note) under the key of the tenant's tree. The SHA-256 of the body is in the leaf that records the deletion,
 so a certificate can be neither made later nor lost unnoticed. It names keys and records, never the person.
 """
 
@@ -31,7 +31,7 @@ class _Model(BaseModel):
 
 
 class Recipient(_Model):
-    """Who was sent the calls concerned, and must be told (GDPR 19)."""
+    """Who was sent the calls concerned, and must be informed (GDPR 19)."""
 
     operator_entity: Text
     inference_country: Country

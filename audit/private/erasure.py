@@ -247,7 +247,7 @@ async def place_hold(
 ) -> str:
     """From now on nothing of the subject, of the records (first, last) or of the tenant is deleted; returns its id.
 
-    It stands before it is recorded, so that a crash in between errs on the side of keeping. Raises AuditError if
+    It takes effect before it is recorded, so that a crash in between deletes nothing. Raises AuditError if
     nothing is kept of the subject.
     """
     hold_id = context.new_id()

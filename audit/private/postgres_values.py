@@ -1,6 +1,6 @@
 """The value store and the wrapped keys above it in a PostgreSQL database, so that gateways on several hosts share them.
 
-Its schema is its own, and may lie in another database than the record: then its backups can be kept shorter. Deletions
+Its schema is its own, and may be in another database than the record: then its backups can be kept shorter. Deletions
 exclude every other transaction by an advisory lock of the database, as SQLite's write lock does; transactions that only
 add values share it (postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS). Use a direct connection, not one
 that a pooler shares among transactions.

@@ -21,8 +21,8 @@ def renew(
 ) -> tuple[int, int]:
     """Carry a renewal through; returns the generation now in force, and how many data keys were rewrapped.
 
-    The gateway goes on meanwhile: from the first step on it wraps under the new key. Raises KeyLost if the tenant's
-    key was destroyed, KeyProviderError, StoreError.
+    The gateway keeps running meanwhile: from the first step on it wraps under the new key. Raises KeyLost if the
+    tenant's key was destroyed, KeyProviderError, StoreError.
     """
     generation = ring.begin_renewal(tenant)
     done = 0

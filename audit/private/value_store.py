@@ -1,8 +1,8 @@
 """The value store: the values that leaves commit to, in a database that forgets (`audit.private.value_database`).
 
-Each value lies encrypted (AES-256-GCM) together with its salt under a data key: one a subject, or one a record where
-no subject is known. Data keys lie here wrapped under the tenant's key (`audit.keys.owner_keys`). A person is found by
-``HMAC(pepper, identifier)``, the pepper a random key of the tenant, wrapped like the others.
+Each value is stored encrypted (AES-256-GCM) together with its salt under a data key: one a subject, or one a record
+where no subject is known. Data keys are stored here wrapped under the tenant's key (`audit.keys.owner_keys`). A person
+is found by ``HMAC(pepper, identifier)``, the pepper a random key of the tenant, wrapped like the others.
 
 Deleted content leaves the database's files before a deletion counts, as far as the database does that. It is to be
 backed up apart from the log, with a short horizon that every certificate states.
@@ -247,7 +247,7 @@ class ValueStore:
             ],
         )
         ciphers = {owner: (key_id, AESGCM(key)) for owner, (key_id, key) in zip(owners, made, strict=True)}
-        if added < len(owners):  # a gateway on another host made a person's key a moment ago: that one stands
+        if added < len(owners):  # a gateway on another host made a person's key a moment ago: that one is used
             ciphers |= self._data_keys(tenant, [owner for owner in owners if isinstance(owner, bytes)])
         return ciphers
 
@@ -358,7 +358,7 @@ class ValueStore:
         return Disclosed(kept, salt, value, jcs)
 
     def keyless(self, tenant: str) -> set[str]:
-        """The ids of data keys that values of a tenant lie under and that are not in the store."""
+        """The ids of data keys that values of a tenant are encrypted under and that are not in the store."""
         query = (
             "SELECT DISTINCT key_id FROM value WHERE tenant = ?"
             " AND NOT EXISTS (SELECT 1 FROM data_key WHERE data_key.id = value.key_id)"

@@ -1,7 +1,7 @@
 """DORA's register of information (DORA 28(3)) in the templates and column codes of ITS 2024/2956, Annex I.
 
-A provider knows part of it: who provides from where, where data is stored, who stands below whom. What only the
-financial entity can judge stays empty and is marked so. `dora_register.csv` is the long form for people, one line a
+A provider knows part of it: who provides from where, where data is stored, who is a subcontractor of whom. What only
+the financial entity can judge stays empty and is marked so. `dora_register.csv` is the long form for people, one line a
 column; `dora/b_05.01.csv` and its siblings have the header codes (``c0010``) and list codes (``eba_GA:FR``) that the
 EBA's reporting format has.
 """

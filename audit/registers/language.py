@@ -1,6 +1,6 @@
 """Texts for data subjects (GDPR 12(1)): access packages and notices, in English and German.
 
-A language is one `Language`; another is added by one more value in LANGUAGES. What is told is the same in all of them.
+A language is one `Language`; another is added by one more value in LANGUAGES. The content is the same in all of them.
 """
 
 from dataclasses import dataclass
@@ -131,7 +131,7 @@ ENGLISH = Language(
     source="Where the data come from (GDPR 15(1)(g))",
     source_unknown="The controller has not registered a source. The data came with the application's calls.",
     automated="Automated decisions (GDPR 15(1)(h))",
-    automated_text="This record does not tell whether the application takes automated decisions: ask the controller.",
+    automated_text="This record does not show whether the application takes automated decisions: ask the controller.",
     automated_systems="The calls are part of these registered AI systems: {}.",
     transfers="Transfers to third countries and their safeguards (GDPR 15(2))",
     transfer="computed in {}, stored in {}, on the basis of {}",

@@ -107,7 +107,7 @@ class Tables:
                 gather(self, seq, ts, event)
 
     def take_policy(self, seq: int, leaf: Leaf) -> None:
-        """Alone, of a record that lies before the range of the pack."""
+        """Alone, of a record before the range of the pack."""
         self._take_policy(seq, leaf.stamp.ts, leaf.event)
 
     def _take_policy(self, seq: int, ts: str, event: Event) -> None:

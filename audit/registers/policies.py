@@ -33,7 +33,7 @@ def unknown_calls(calls: Counter[str], activations: Sequence[Activation], eviden
 
 def _history(activations: Sequence[Activation], evidence: Evidence) -> list[dict[str, Any]]:
     """Every version that the register holds, with the records that activated it, when it was in force, and the lines
-    that it changed. An activation on record whose text is not in the register is told as such."""
+    that it changed. An activation on record whose text is not in the register is reported as such."""
     told, last, matched = [], dict[str, dict[str, Any]](), set[int]()
     for policy in sorted(evidence.policies, key=lambda one: (one.scope, one.number)):
         records = [one for one in activations if _is_of(one, policy)]

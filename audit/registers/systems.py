@@ -11,7 +11,7 @@ from audit.events.leaf import Leaf
 
 @dataclass(slots=True)
 class System:
-    """Calls are counted; acts and changes stand one by one, with the number of their record."""
+    """Calls are counted; acts and changes are listed one by one, with the number of their record."""
 
     calls: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -23,7 +23,7 @@ class System:
 
     @property
     def stopped_since(self) -> str | None:
-        """When it was last stopped as a whole, if it was not let go on since, as far as the pack reaches."""
+        """When it was last stopped as a whole, if it was not resumed since, as far as the pack reaches."""
         last = next((one for one in reversed(self.acts) if one["type"] in _HALTS and "project" not in one), None)
         return last["ts"] if last is not None and last["type"] == "oversight.stopped" else None
 

@@ -1,8 +1,8 @@
 """A watch on a record in PostgreSQL (`audit.storage.watched`): its tables are the same, and every tree still begins as
 it did.
 
-A size alone does not tell: a tree that was put back grows again with the next records, whose numbers are then those of
-records that are lost. So the hash of the last leaf seen is compared, which is random for every record.
+A size alone does not show it: a tree that was put back grows again with the next records, whose numbers are then those
+of records that are lost. So the hash of the last leaf seen is compared, which is random for every record.
 """
 
 import threading
@@ -35,7 +35,7 @@ class RecordWatch:
             ) from error
 
     def look(self, seen: FolderStates | None = None) -> None:
-        """Nothing that takes microseconds tells: the closer look does."""
+        """No check of microseconds finds it: the closer look does."""
 
     def look_closely(self) -> None:
         with self._lock:

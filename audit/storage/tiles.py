@@ -30,7 +30,7 @@ Fetch = Callable[[str], bytes]
 
 
 def tile_path(level: int | str, index: int, width: int = TILE_WIDTH) -> str:
-    """Where a tile lies; `level` is 0 to 63 // 8, or ``entries``. Groups of three digits, all but the last with x."""
+    """Path of a tile; `level` is 0 to 63 // 8, or ``entries``. Groups of three digits, all but the last with x."""
     groups = [f"{index % 1000:03d}"]
     while index := index // 1000:
         groups.insert(0, f"x{index % 1000:03d}")

@@ -1,6 +1,6 @@
 """Watches on the stores of a running process: what was removed, replaced or put back to an older state is noticed.
 
-A process that goes on with a file that its path no longer names, or with an older copy, acknowledges records that are
+A process that keeps using a file that its path no longer names, or with an older copy, acknowledges records that are
 not there after its next start. So a store is looked at before and after each commit (`GuardedStore`), and more closely
 by a round of its own (`Watches.look_closely`). While a watch finds fault, nothing is written and nothing acknowledged.
 """

@@ -56,7 +56,7 @@ class VerifierKey:
 
     @property
     def key_id(self) -> bytes:
-        """4 bytes that tell keys of one name apart; no security rests on them."""
+        """4 bytes that distinguish keys of one name; security does not depend on them."""
         return sha256(self.name.encode() + b"\n" + ED25519 + self.public_key).digest()[:4]
 
     def __str__(self) -> str:

@@ -146,7 +146,7 @@ class Attestations:
     @classmethod
     def read(cls, files: Sequence[AttestedFile], key: VerifierKey, *, complete: bool = True) -> "Attestations":
         """Those in `files`. With `complete`, what the record says and the files lack is an error, otherwise a warning:
-        a copy of a log file may lie apart from them."""
+        a copy of a log file may be elsewhere."""
         found = cls("error" if complete else "warning")
         notes = {one.path: one.text for one in files if one.folder == TIMESTAMPS}
         for file in files:

@@ -105,7 +105,7 @@ def account(
 def announced_certificates(
     reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]
 ) -> list[AnnouncedCertificate]:
-    """The certificates whose digest stands in a leaf of the tree. Raises NoteError for one that does not hold."""
+    """The certificates whose digest is in a leaf of the tree. Raises NoteError for one that does not hold."""
     announced: dict[str, int] = {}
     for stored in reader.leaves(tenant):
         if b'"certificate_sha256"' not in stored.payload:

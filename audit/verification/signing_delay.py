@@ -15,7 +15,7 @@ from datetime import datetime
 from audit.events.stamp import Stamp, rfc3339
 
 UNSIGNED_S = 360
-"""Seconds: the five minutes that a log goes on without its signer, and one for clocks."""
+"""Seconds: the five minutes for which a log works without its signer, and one for clocks."""
 
 CLOSING_MS = 2000
 """A boot records its stop, then signs: who reads in between sees the one without the other."""
@@ -73,7 +73,7 @@ class Boots:
 
 
 class SigningDelays:
-    """Takes the records of a tree in order, and is told where a checkpoint was signed. `bound_s` in seconds."""
+    """Takes the records of a tree in order, and the places where a checkpoint was signed. `bound_s` in seconds."""
 
     def __init__(self, bound_s: int = UNSIGNED_S) -> None:
         self._bound = bound_s * 1000

@@ -47,7 +47,7 @@ class _Report(BaseModel):
 class TreeReport(_Report):
     """`root` is the rebuilt root in hex, `signed` the size of the largest checkpoint that holds.
 
-    `expired` records have lost their content to retention; `audit.verification.disclosure` tells which certificate
+    `expired` records have lost their content to retention; `audit.verification.disclosure` finds which certificate
     covers them. `findings` lists at most MAX_FINDINGS of a kind; `errors` counts them all, warnings apart.
     """
 
@@ -404,7 +404,7 @@ class _TreeCheck:
             self._find("tree", "the head of the tree is not that of its records")
 
     def _check_keys(self) -> None:
-        """Where several keys signed, the records must tell of each change but the first key.
+        """Where several keys signed, the records must contain each change but the first key.
 
         A tree that a host with the old key and a host with the new one wrote together is given that record by the next
         maintenance of a gateway (`audit.witness.late_trees`): until the bound has passed its absence is a warning.
@@ -412,7 +412,7 @@ class _TreeCheck:
         untold = len(self._used) - 1 - len(self._rotations)
         if untold <= 0:
             return
-        says = f"{len(self._used)} keys signed, but the records tell of {len(self._rotations)} changes"
+        says = f"{len(self._used)} keys signed, but the records contain {len(self._rotations)} changes"
         if all(self._is_recent(self._begun[seq]) for seq in sorted(self._used.values())[-untold:]):
             more = f"; the change is recent, and a running gateway records it within {RECORDED_EVERY_S} s"
             self._find("keys", says + more, severity="warning")

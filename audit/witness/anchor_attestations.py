@@ -2,7 +2,7 @@
 
     record ─> tenant's checkpoint ─> leaf in the anchor tree ─> anchor's checkpoint ─> { witness, timestamp }
 
-Witnessed checkpoints and timestamp tokens lie in folders beside the log, as `domicile audit witness submit` and
+Witnessed checkpoints and timestamp tokens are in folders beside the log, as `domicile audit witness submit` and
 `domicile audit timestamp` put them there.
 """
 

@@ -29,7 +29,7 @@ class ClockState:
 
 
 def clock_state() -> ClockState:
-    """Raises AuditError where the kernel does not tell."""
+    """Raises AuditError where the kernel does not report it."""
     if sys.platform != "linux":
         raise AuditError("the state of the clock is known on Linux only; run it on the gateway's host")
     buffer = ctypes.create_string_buffer(_SIZE)

@@ -105,7 +105,7 @@ async def rotate(
     key; the new key signs what comes after it. `publish` writes the note of the succession into the record,
     where gateways on other hosts find it.
 
-    Interrupted before the succession is published, the old key goes on and a later rotation takes another new one;
+    Interrupted before the succession is published, the old key stays in use and a later rotation takes another new one;
     after that, a later rotation first finishes this one. Raises AuditError in one of its kinds.
     """
     try:

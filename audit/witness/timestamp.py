@@ -2,7 +2,7 @@
 
 Only the anchor is stamped, so one token a day covers every tenant of the region. A token is accepted if it answers our
 nonce, is over our text and is signed under a root that we trust; anything else is refused, put on record as
-``checkpoint.timestamp_failed``, and the log goes on. A qualified authority's time is presumed accurate (eIDAS 41(2)).
+``checkpoint.timestamp_failed``, and the log continues. A qualified authority's time is presumed accurate (eIDAS 41(2)).
 """
 
 from collections.abc import Callable, Sequence
@@ -128,7 +128,7 @@ def check_response(der: bytes, asked: TimeStampRequest, text: bytes, roots: Sequ
 async def timestamp(
     context: AuditContext, folder: Path, url: str, roots: Sequence[x509.Certificate], send: Post = post
 ) -> CheckpointTimestamped:
-    """Have the anchor's last checkpoint stamped, and keep the token in `folder`, where the log lies.
+    """Have the anchor's last checkpoint stamped, and keep the token in `folder`, where the log is.
 
     Raises TimestampError, once the failure is on record; AuditError if there is no anchor yet.
     """

@@ -1,6 +1,6 @@
 """Documents in, one immutable policy out.
 
-Levels stand above each other: the operator's document, the tenant's, a project's; and above each the presets that it
+Levels are ordered: the operator's document, the tenant's, a project's; and above each the presets that it
 extends. A lower level may only tighten: every rule of the result is all levels' at once, and what one asks beyond the
 level above is an error that names the rule and its line, never a silent cut.
 """

@@ -37,7 +37,7 @@ MAX_VERDICTS = 4096
 _facts_of_kind = attrgetter(
     *dict.fromkeys(("tenant", "model", "purpose", "data_classes", "risk_class", "sinks", "generates", *FACTS))
 )
-"""What tells one kind of request from another: what rules, sinks and conditions read, but for the time of day."""
+"""What distinguishes kinds of requests: what rules, sinks and conditions read, but for the time of day."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Source:
 
 
 def explain_source(decision: Decision, sources: Sequence[Source]) -> list[str]:
-    """Each refusal as a compiler would tell it: the rule, the line that says so in every document, the law.
+    """Each refusal in the form of a compiler's message: the rule, the line that says so in every document, the law.
 
     `sources` from the top level down. A rule that no document writes down (a missing fact, another tenant's backend)
     is one that always holds.
@@ -131,7 +131,7 @@ def _line(source: Source, rule: str) -> int:
 
 
 def _span(text: str, rule: str) -> tuple[int, int]:
-    """Where in its line the rule's key and value stand."""
+    """The place of the rule's key and value in its line."""
     key = rule.split(".")[-1]
     at = text.find(f"{key}:")
     if at < 0:

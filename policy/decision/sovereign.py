@@ -1,6 +1,6 @@
 """Where a prompt may go unredacted, when redaction itself fails (`redaction.on_failure: sovereign`).
 
-Without that line, nowhere: the call is refused. With it, to a backend that the decision allows anyway and that stands
+Without that line, nowhere: the call is refused. With it, to a backend that the decision allows anyway and that is
 inside four bounds more, written down beside it. Personal data that redaction *found* is never a failure.
 """
 
@@ -53,7 +53,7 @@ class OnFailure:
         return self if self.mode is not None else OnFailure("deny")
 
     def admits(self, backend: BackendFacts, on: date) -> bool:
-        """Whether a backend, its sub-processors with it, stands inside every bound. Unknown is outside, and so is a
+        """Whether a backend, its sub-processors with it, is inside every bound. Unknown is outside, and so is a
         managed service, wherever it is."""
         if backend.kind == "managed" or self.mode != "sovereign" or len(self.bounds) != len(BOUNDS):
             return False

@@ -332,7 +332,7 @@ def load_document(text: str) -> PolicyDocument:
         document = PolicyDocument.model_validate(marked.value)
     except ValidationError as error:
         found = [dict(item) for item in error.errors(include_url=False)]
-        # A list whose items are wrong is also called too short; the items are what is to be told.
+        # A list whose items are wrong is also called too short; the items are what is reported.
         problems = {_problem(item, marked) for item in found if not (item["type"] == "too_short" and item["input"])}
         raise PolicyDocumentError(*sorted(problems, key=lambda p: (p.line, p.path))) from None
     document._lines = marked.lines

@@ -19,7 +19,7 @@ def policy_schema() -> dict[str, Any]:
 
 
 def _countries_once(part: Any) -> Any:
-    """`part` with a reference wherever the list of all countries stands."""
+    """`part` with a reference in place of each list of all countries."""
     if part == COUNTRY_SCHEMA:
         return {"$ref": "#/$defs/Country"}
     if isinstance(part, dict):

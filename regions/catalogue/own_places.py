@@ -1,6 +1,6 @@
 """An installation's own catalogue file: adds regions and operators, and keeps everything else in it as written.
 
-The file may say ``extends: domicile``: then it stands above the catalogue that comes with the package, whose rows of
+The file may say ``extends: domicile``: then it extends the catalogue that comes with the package, whose rows of
 other ids hold as well.
 """
 

@@ -25,7 +25,7 @@ from regions.identity.identity import NAME
 
 UNKNOWN = "unknown"
 UNREAD = Subprocessor(name="unknown (the list was not read)")
-"""Stands for those that nobody read. It has no country, which every policy refuses."""
+"""A value without a source. It has no country, which every policy refuses."""
 
 
 def _country(code: str | None) -> str | None:
@@ -37,7 +37,7 @@ def _country(code: str | None) -> str | None:
 
 def _read_unknown(value: object) -> object:
     if value is None:
-        raise ValueError(f"is empty; write {UNKNOWN} for what nobody read")
+        raise ValueError(f"is empty; write {UNKNOWN} for a value without a source")
     return None if value == UNKNOWN else value
 
 
@@ -65,7 +65,7 @@ Name = Annotated[str, StringConstraints(pattern=rf"^{NAME.pattern}$")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 TextOrUnknown = Annotated[Text | None, *_MAY_BE_UNKNOWN]
 Subprocessors = Annotated[tuple[Subprocessor, ...], BeforeValidator(_read_subprocessors)]
-"""A list, ``unknown`` in place of it, or a list with ``unknown`` among its items: that part nobody read."""
+"""A list, ``unknown`` in place of it, or a list with ``unknown`` among its items: that part has no source."""
 
 
 class Source(BaseModel):

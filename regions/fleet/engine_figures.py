@@ -1,6 +1,6 @@
 """Speed and cards of backends as they report them, and the rates between two reports.
 
-Counters grow since the start of an engine. Rates are of the last `WINDOW_S` seconds that were told of.
+Counters grow since the start of an engine. Rates are of the last `WINDOW_S` seconds with a report.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ class EngineFigures(NamedTuple):
     """`written`: tokens of answers; `first_tokens`, `first_token_s`: first tokens, and the seconds from their requests'
     arrival to them, in all; `joules`: energy of the cards; these count since the engine's start. `gpu_use`: share of
     time in which a card computes, `gpu_memory`: share of its memory in use (both 0 to 1, the mean of several cards);
-    `watts`: what all cards draw now. None: not told."""
+    `watts`: what all cards draw now. None: not reported."""
 
     written: float | None = None
     first_tokens: float | None = None
@@ -53,7 +53,7 @@ class RecentFigures:
             self._told.popleft()
 
     def rates(self, now: float) -> EngineRates | None:
-        """None where it told nothing within the window."""
+        """None without a report within the window."""
         if not self._told or now - self._told[-1][0] > WINDOW_S:
             return None
         (began, first), (ended, last) = self._told[0], self._told[-1]
@@ -73,7 +73,7 @@ class RecentFigures:
 
 
 def _began_anew(before: EngineFigures, after: EngineFigures) -> bool:
-    """Whether a counter fell: another process tells."""
+    """Whether a counter fell: another process reports."""
     return any(old is not None and (new is None or new < old) for old, new in zip(before[:4], after[:4], strict=True))
 
 

@@ -361,7 +361,7 @@ class Fleet:
         return None if state is None else state.report
 
     def mark_figures(self, backend: Backend, figures: EngineFigures) -> None:
-        """Take what a backend tells of its speed and its cards. It changes no choice of a backend."""
+        """Store what a backend reports of its speed and its cards. It changes no choice of a backend."""
         if self._is_member(backend):
             self._states[backend.id].figures.note(self._now(), figures)
 

@@ -16,11 +16,11 @@ class LifecycleClient(Protocol):
     """An engine's lifecycle: release, sleep, wake. No method raises."""
 
     async def release(self, backend: Backend) -> Mapping[str, str]:
-        """End what runs and wipe the cache, before it is stopped; returns what goes on record with its end."""
+        """End what runs and wipe the cache, before it is stopped; returns what is recorded with its end."""
         ...
 
     async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
-        """Release its GPU's memory and keep the process; returns what goes on record, None if it did not sleep."""
+        """Release its GPU's memory and keep the process; returns what is recorded, None if it did not sleep."""
         ...
 
     async def wake(self, backend: Backend) -> bool:

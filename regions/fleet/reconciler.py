@@ -155,7 +155,8 @@ class Reconciler:
         return term
 
     def _to_keep(self, term: int, view: FleetView, alive: Sequence[Replica]) -> dict[Key, list[Replica]]:
-        """The replicas among `alive` that are to go on, of every deployment; begins to end each of the others."""
+        """The replicas among `alive` that are to keep running, of every deployment; begins to end each of the
+        others."""
         up: dict[Key, list[Replica]] = {key: [] for key in view.deployments}
         for replica in alive:
             if replica.state is ReplicaState.DRAINING:

@@ -1,6 +1,6 @@
 """The gateway's side of a connection to a backend: TLS 1.3, both ends proven, the peer's URI checked in the handshake.
 
-The name that counts is the URI in the peer's certificate, not its host, so OpenSSL's host check is off and ours stands
+The name that counts is the URI in the peer's certificate, not its host, so OpenSSL's host check is off and ours is
 in its place: at the end of the handshake, before the transport is handed over and so before one byte of a request can
 leave. It lives in the SSLObject because that is the one spot which asyncio, uvloop and everything on top pass through.
 """

@@ -74,7 +74,7 @@ class Trust(BaseModel):
 
 
 def watermarks(kind: str, trust: Trust | None) -> bool:
-    """Whether a backend marks its answers where it is told to: our engine, and servers of which their operator says
+    """Whether a backend marks its answers where it is asked to: our engine, and servers of which their operator says
     so."""
     return kind == "domicile" or (trust is not None and trust.watermark is not None)
 

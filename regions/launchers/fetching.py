@@ -12,7 +12,7 @@ FETCH = "import typer; from backend.cli.fetch import fetch; typer.run(fetch)"
 
 
 def is_elsewhere(weights: str) -> bool:
-    """Whether it is a name and not a path. A hub id has to begin with ``hf://``, for ``a/b`` lies in the folder of
+    """Whether it is a name and not a path. A hub id has to begin with ``hf://``, for ``a/b`` is in the folder of
     models."""
     return "://" in weights
 

@@ -1,7 +1,7 @@
 """Backends as Deployments of a Kubernetes cluster, on nodes reserved for their tenant.
 
 Unlike processes of this machine they outlive the gateway that started them: another one, or the next, finds them by
-their labels and goes on. So closing lets go and stops nothing; `stop` does.
+their labels. So closing stops no backend; `stop` does.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class KubernetesLauncher:
         await self.close()
 
     async def close(self) -> None:
-        """Let go. Backends go on: the cluster keeps them, not this process."""
+        """Close. Backends keep running: they belong to the cluster, not to this process."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -120,7 +120,7 @@ class KubernetesLauncher:
         """Apply its objects and wait until its pod answers. What runs already as it should is found and not restarted.
 
         Raises LaunchError with the cluster's reason. What was not there before is then deleted; a backend that ran
-        already is left to go on with its old pod.
+        already keeps its old pod.
         """
         name = spec.identity.backend
         if spec.role != "mixed" and self._request_key is None:

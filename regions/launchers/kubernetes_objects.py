@@ -128,7 +128,7 @@ def network_policy(spec: BackendSpec, settings: ClusterSettings) -> Object:
     """In: this cell's gateways. Out: nothing, DNS included; a backend calls no other host.
 
     Of a pair for prefill and decode, those that answer reach the transfer port of those of their tenant that compute
-    prompts, and nobody else does; by the address of a Service, so that no DNS is needed.
+    prompts, and no other client does; by the address of a Service, so that no DNS is needed.
     """
     ingress = [{"from": [_gateways(settings)], "ports": [{"protocol": "TCP", "port": PORT}]}]
     egress: list[Object] = []

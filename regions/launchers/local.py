@@ -330,7 +330,7 @@ class LocalLauncher:
                 try:
                     folder = self._folder / identity.backend
                     self._authority.renew_if_due(identity, folder, lifetime=self._leaf_lifetime)
-                except Exception as error:  # the old leaf goes on for hours; the next look tries again
+                except Exception as error:  # the old leaf is valid for hours; the next look tries again
                     logger.error(
                         "the leaf of %s could not be renewed: %s"
                         "; check that its folder and the authority can be read and written",

@@ -70,8 +70,9 @@ class PrefixIndex:
             del self.contents[backend_id]
 
     def settled(self, hashes: Sequence[int]) -> bool:
-        """Whether a prompt goes on where another one ended, as a conversation does with each turn. One that only shares
-        a beginning with others, such as a system prompt, parts from them there, and may as well be computed elsewhere.
+        """Whether a prompt continues where another one ended, as a conversation does with each turn. One that only
+        shares a beginning with others, such as a system prompt, parts from them there, and may as well be computed
+        elsewhere.
         """
         deepest = None
         for name in hashes:

@@ -280,9 +280,9 @@ def rewritten(pack: Path, change: Callable[[Files], None], *, relist: FileSigner
 
 MATRIX = [
     (edit, "record 0: it is not what was logged"),
-    (delete, "record 4: here stands what was logged as record 5"),
+    (delete, "record 4: here is what was logged as record 5"),
     (insert, "record 4: it is not what was logged"),
-    (reorder, "record 2: here stands what was logged as record 4"),
+    (reorder, "record 2: here is what was logged as record 4"),
     (truncate, "record 14: record 14 is missing at the end"),
     (backdate, "record 0: it is not what was logged"),
     (swap_tenants, "record 0: it belongs to tenant globex"),

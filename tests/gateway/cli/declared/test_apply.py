@@ -178,7 +178,7 @@ def test_what_was_revoked_is_not_made_again(data, folder):
         ({"all.yaml": "tenants: {acme: {limits: {requests_per_minute: -5}}}"}, "requests_per_minute"),
         ({"all.yaml": "tenants: {acme: {policy: policies/none.yaml}}"}, "cannot be read"),
         ({"all.yaml": "tenants: {acme: {policy: ../secret.yaml}}"}, "outside the folder"),
-        ({"all.yaml": "tenants: {acme: {}}", "more.yaml": "tenants: {acme: {}}"}, "stands in another file too"),
+        ({"all.yaml": "tenants: {acme: {}}", "more.yaml": "tenants: {acme: {}}"}, "is in another file too"),
         ({"all.yaml": None}, "there is no YAML file"),
     ],
     ids=lambda value: str(value)[:50],
