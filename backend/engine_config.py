@@ -59,7 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         step_timeout_s: a step that takes longer counts as a hang.
         threads: torch's intra-op threads; None: torch's choice.
         max_adapters: LoRA adapters that may be loaded at a time, each of at most `max_adapter_rank`; 0: none.
-        adapters: folder that they lie in.
+        adapters: folder of the adapters.
         cache_salt: secret root of the prefix cache's hash chains.
     """
 

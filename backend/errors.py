@@ -22,7 +22,7 @@
     │   └── CannotWake           503: the memory is not available; the backend stays asleep
     └── EngineDead               503: the engine process is gone or hangs
 
-Messages never hold prompt text. Each has the form ``<what>; <how to fix it>``: the remedy stands in the message, or in
+Messages never hold prompt text. Each has the form ``<what>; <how to fix it>``: the fix is in the message, or in
 the class for all its messages (`fix`).
 """
 

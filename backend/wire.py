@@ -497,7 +497,7 @@ class EvidenceReport(BaseModel):
 
 
 class SleepRequest(BaseModel):
-    """POST /sleep. grace_s: seconds that running answers may go on; then they are aborted."""
+    """POST /sleep. grace_s: seconds that running answers may take; then they are aborted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -112,7 +112,7 @@ class Translation(Protocol):
         ...
 
     def place(self, place: Place) -> Place:
-        """The place in the client's body of what stands at `place` of the chat body."""
+        """The place in the client's body that corresponds to `place` of the chat body."""
         ...
 
     def answer(self, body: dict[str, Any], usage: Usage | None) -> bytes:
@@ -143,7 +143,7 @@ class ApiFormat(Protocol):
     """The format of one API. `key_header`: where its clients send the key, if not as a bearer token.
     `request_id_header`: where they look for the id of their call, if not in ``x-request-id`` alone. `keeps_state`: its
     answers hold state that is sealed to the caller (`Principal.state_secret`), or can be kept here. `streams_events`:
-    its streams are server-sent events, in which comments may stand; else lines of JSON.
+    its streams are server-sent events, in which comments are allowed; else lines of JSON.
     """
 
     @property

@@ -33,7 +33,7 @@
     └── BackendTimeout            504
 
 Bodies follow OpenAI's ``{"error": {message, type, param, code}}``, so the SDKs raise their own exception classes.
-No message ever quotes a prompt, an answer or a key. Each has the form ``<what>; <how to fix it>``: the remedy stands in
+No message ever quotes a prompt, an answer or a key. Each has the form ``<what>; <how to fix it>``: the fix is in
 the message, or in the class for all its messages (`fix`).
 """
 

@@ -64,7 +64,7 @@ EXEMPT_SITES = {
     "gateway/database/tables/control.py": {"a datetime without": "a programming error"},
     "gateway/limits/limiter.py": {"a cost is": "a programming error"},
     "gateway/openai/answer_formats.py": {"not ": "becomes a BackendFailed"},
-    "gateway/openai/repeated_chunk.py": {"a member stands twice": "is handled by reading the chunk in full"},
+    "gateway/openai/repeated_chunk.py": {"a member is there twice": "is handled by reading the chunk in full"},
     "gateway/server/proxies/forwarded.py": {"not ": "leaves the client unknown; nobody is told"},
     "gateway/server/serve.py": {"{named}: {reason}": "`reason` names the remedy"},
     "policy/redact/ids/kinds.py": {"": "of the package's own tables"},

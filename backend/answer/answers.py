@@ -78,7 +78,7 @@ class _Envelope(ABC):
         self._around: dict[int, tuple[bytes, bytes]] = {}
 
     def _text_frame(self, index: int, text: str) -> bytes:
-        """The frame of a choice that has `text` and nothing else: what stands around it is encoded once a choice."""
+        """The frame of a choice that has `text` and nothing else: what surrounds it is encoded once a choice."""
         around = self._around.get(index)
         if around is None:
             before, _, behind = self._frame([choice_of(index, self._content(PLACE), None)]).rpartition(ENCODED_PLACE)

@@ -48,7 +48,7 @@ class Challenge:
     """What was asked, in tokens.
 
     Attributes:
-        prompt, tokens: of the call, and of its answer as far as the text tells.
+        prompt, tokens: of the call, and of its answer as far as the text shows.
         known: chunks of the commitment whose tokens the text has.
         same_prompt: by its digest. respelled: the tokens are other than those that the tokenizer reads.
     """

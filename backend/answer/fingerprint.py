@@ -1,7 +1,7 @@
 """What answers come from, in one word: OpenAI's ``system_fingerprint``.
 
 ``fp_`` and 16 hexadecimal digits of the checkpoint, every byte of it; then 8 of how it is computed. Who kept an answer
-can tell later whether another one came from the same weights.
+can later determine whether another one came from the same weights.
 """
 
 import hashlib

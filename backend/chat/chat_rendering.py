@@ -21,7 +21,7 @@ from backend.wire import JsonObject
 Messages = list[JsonObject]
 Render = Callable[[Messages], str]
 _MARK = re.compile(r"(?=(x[0-9a-f]{16}x))")
-"""Each sentinel, also where what stands before it could be taken for the beginning of one."""
+"""Each sentinel, also where the text before it could be taken for the beginning of one."""
 DEVELOPER, SYSTEM, USER, ASSISTANT, TOOL = "developer", "system", "user", "assistant", "tool"
 
 

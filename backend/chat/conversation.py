@@ -23,7 +23,7 @@ from backend.wire import ChatCompletionRequest, JsonObject
 
 AUTO, NONE, THINK = "auto", "none", "think"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-PROMPT_END = 16  # tokens that tell whether the prompt ends inside the model's thoughts
+PROMPT_END = 16  # tokens that show whether the prompt ends inside the model's reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ChatModel:
 
     @property
     def _channels(self) -> bool:
-        """Whether thoughts, answer and calls stand in channels, which one parser reads."""
+        """Whether reasoning, answer and calls are in channels, which one parser reads."""
         return self._format is not None and self._format.shape is None
 
     def turn(self, request: ChatCompletionRequest) -> Turn:

@@ -29,7 +29,7 @@ class Job:
         sequences: `made` for each prompt, one prompt after the other.
         n: answers a prompt that are given; the best, if more are made.
         text: how their tokens become text.
-        echo: the prompts, if their text is to stand before the answers.
+        echo: the prompts, if their text is to precede the answers.
         prompt_logprobs: log probabilities of the prompts were asked for by that name.
         only_echo: no token of an answer is wanted; the engine still makes one.
     """
@@ -111,7 +111,7 @@ class _RequestedParameters:
     Attributes:
         n: answers given for each prompt. made: answers generated for each prompt, of which the best `n` are given.
         max_tokens: most tokens of an answer; None if the request sets no bound.
-        echo: the prompt's text stands before the answer.
+        echo: the prompt's text precedes the answer.
         logprobs: number of likeliest tokens reported beside each token; None: no log probabilities are reported.
         seed: of the first choice.
     """
@@ -243,7 +243,7 @@ def _sampling_params(
         allowed_token_ids=tuple(request.allowed_token_ids or ()),
         bad_words=constraints.bad_words,
         ignore_eos=bool(request.ignore_eos),
-        logprobs=0 if asked.logprobs is None and best_of else asked.logprobs,  # they tell which answers are the best
+        logprobs=0 if asked.logprobs is None and best_of else asked.logprobs,  # they decide which answers are the best
         prompt_logprobs=None if choice else _prompt_logprobs(request, echo=asked.echo),
         grammar=constraints.grammar,
         grammar_after=constraints.grammar_after,

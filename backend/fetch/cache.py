@@ -90,7 +90,7 @@ class Cache:
         self, name: str, short: str, listing: Listing, transport: Transport, patience: Patience, *, quiet: bool
     ) -> Kept:
         """The model of the listing, fetched unless it is here. A second process waits for the first, then takes what it
-        brought or goes on where it was cut. Raises FetchError."""
+        downloaded or continued where it was cut. Raises FetchError."""
         try:
             with self._locked(listing.key):
                 kept = self._indexed(f"listing {listing.key}")

@@ -23,7 +23,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def is_safe(name: str) -> bool:
-    """Whether a file of that name lies inside its folder, at most one folder down, on any file system."""
+    """Whether a file of that name is inside its folder, at most one folder down, on any file system."""
     return _SAFE.fullmatch(name) is not None
 
 

@@ -17,7 +17,7 @@ MAX_SIZE = 1 << 44
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """`size` in bytes. What the place says of the content: `sha256`, `git_sha1` (of the blob, as git counts it) and
-    `etag`, which tells whether it is still the same."""
+    `etag`, which changes with the content."""
 
     name: str
     size: int
@@ -37,7 +37,7 @@ class Listing:
 
     @property
     def key(self) -> str:
-        """The same for the same content at the same place, so that a transfer can go on."""
+        """The same for the same content at the same place, so that a transfer can continue."""
         said = [(each.name, each.size, each.sha256, each.git_sha1, each.etag) for each in self.files]
         return hashlib.sha256(json.dumps([self.source, said]).encode()).hexdigest()
 

@@ -3,5 +3,5 @@
 `config`, `checkpoint`, `gguf`, `safetensors`, `tokenizer`, `chat_template` and `demo` do not import torch: the HTTP
 process uses them. `decoder` and `loader` do.
 
-`backend.engine`, what stands above it, `backend.fetch`, `backend.planner` and `backend.tools` may import it.
+`backend.engine`, the packages above it, `backend.fetch`, `backend.planner` and `backend.tools` may import it.
 """

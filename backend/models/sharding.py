@@ -252,7 +252,7 @@ def _expert_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
 
 
 def _part(width: int, shard: Shard) -> tuple[int, Stretch]:
-    """The whole of which a rank has `width`, and where its part lies."""
+    """The whole of which a rank has `width`, and the place of its part."""
     return width * shard.size, shard.stretch(width * shard.size)
 
 

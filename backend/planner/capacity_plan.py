@@ -229,7 +229,7 @@ def gib(size: int) -> str:
 
 
 def require_room(model: ModelConfig, config: EngineConfig, card: Card, *, memory: int, used: int) -> None:
-    """For a start: raises ConfigError if what is asked for will not fit on the card at hand, naming what would.
+    """For a start: raises ConfigError if what is asked for will not fit on this card, naming what would.
 
     memory: bytes of that card; used: of them, taken already. A prediction may be a few per cent off, so only what is
     short by more than a twentieth of the card is refused; closer calls are left to the measuring start.

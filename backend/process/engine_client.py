@@ -302,7 +302,7 @@ class EngineClient:
 
     def leave(self) -> None:
         """For good: nothing is taken any more, and calls of whose answer there is nothing yet fail with Leaving, so
-        that whoever asked may ask another."""
+        that the caller may ask another."""
         self.leaving = True
         for call in set(self._calls.values()):
             if not call.begun:
@@ -489,7 +489,7 @@ def _reject(future: asyncio.Future[Any] | None, error: Exception) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Ours, with this package importable wherever it lies."""
+    """Ours, with this package importable from any place."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
     return {**os.environ, "PYTHONPATH": path}

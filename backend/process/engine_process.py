@@ -126,7 +126,7 @@ class Starter:
 
 
 def build(channel: EngineChannel, starter: Starter) -> Engine | None:
-    """Load as told by the first message; None if that failed, which the parent then knows why."""
+    """Load as the first message says. Returns None if that failed; the parent was sent the reason."""
     first = channel.receive(wait_s=None)[0]
     if not isinstance(first, Start):
         raise ChannelClosed

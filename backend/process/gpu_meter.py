@@ -1,7 +1,7 @@
 """Measurements of a GPU through NVML: memory, utilisation, power, and energy per request.
 
 Sampled once a second in a thread of its own; where there is no card, no driver or no `pynvml` (nvidia-ml-py) there is
-no meter, and what it would tell is absent. Source: NVIDIA Management Library (NVML) API reference.
+no meter, and its figures are absent. Source: NVIDIA Management Library (NVML) API reference.
 
 Energy is shared simply: at any time each running sequence takes an equal part of what the card draws, so a request
 takes the integral of watts / running sequences from when it first ran to its end, for each of its answers. The parts of
@@ -27,7 +27,7 @@ KEPT = 3600
 
 
 class Reading(NamedTuple):
-    """Bytes, a ratio from 0 to 1, watts; None for what the card does not tell."""
+    """Bytes, a ratio from 0 to 1, watts; None for what the card does not report."""
 
     memory_used: float | None = None
     memory_total: float | None = None
@@ -115,7 +115,7 @@ def open_probe(device: str, cards: int = 1) -> Probe | None:
 
 
 def _together(readings: list[Reading]) -> Reading:
-    """Sums, and of use the mean; None for what any card does not tell."""
+    """Sums, and of use the mean; None for what a card does not report."""
 
     def total(values: list[float | None]) -> float | None:
         known = [value for value in values if value is not None]

@@ -274,7 +274,7 @@ def leave_quietly() -> None:
 
 
 def environment() -> dict[str, str]:
-    """Ours, with this package importable wherever it lies."""
+    """Ours, with this package importable from any place."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
     return {**os.environ, "PYTHONPATH": path}

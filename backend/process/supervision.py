@@ -1,8 +1,8 @@
 """An engine process that died is replaced: a kernel that hangs or faults takes its CUDA context along, not the server.
 
-Requests that ran have failed by then, readiness is red until the new process has loaded, and whoever is waiting for an
+Requests that ran have failed by then, readiness is red until the new process has loaded, and a client that waits for an
 answer gets 503. An engine that dies again and again is left dead: something is wrong then that a restart does not mend,
-and `/readyz` says so to whoever launched this backend. One that dies asleep stays dead, too, for its memory may be
+and `/readyz` says so to the launcher of this backend. One that dies asleep stays dead, too, for its memory may be
 another's by now.
 """
 

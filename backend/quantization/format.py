@@ -127,10 +127,10 @@ class Quantization(ABC):
         gpu_only: the CPU does not multiply by it; a checkpoint of it is dequantised there.
         batch_invariant: its products can be computed so that a row does not depend on its batch.
         groups_stored: it multiplies a mixture's experts as a checkpoint stores them, too.
-        as_stored: the engine keeps such weights as the checkpoint stores them, unless told otherwise.
+        as_stored: the engine keeps such weights as the checkpoint stores them, unless another format is asked for.
         from_any: the engine can make them from the weights of any checkpoint.
         becomes: other formats by name that its checkpoints may be brought into, beside "none".
-        few_rows: most rows that are multiplied one by one, with what stands before and after a product within it.
+        few_rows: most rows that are multiplied one by one, fused with the operations before and after a product.
         narrow_rows: most rows for which its kernel for few rows is used.
         width_multiple: widths of matrices must be multiples of this.
         speeds: by card that was measured (`planner.cards`).

@@ -42,7 +42,7 @@ def _touch(file: Path) -> None:
     try:
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         os.utime(file)
-    except OSError as error:  # a full or read-only volume: not ready, but answers go on
+    except OSError as error:  # a full or read-only volume: not ready, but answers continue
         log.error(
             "the heartbeat cannot be written: %s; let this process write to the folder of --heartbeat", error.strerror
         )

@@ -43,7 +43,7 @@ from backend.server.transfers import MIXED, PREFILL, Transfers, require_role
 
 log = logging.getLogger(__name__)
 
-DRAIN_S = 30  # how long answers may go on after SIGTERM
+DRAIN_S = 30  # how long answers may run after SIGTERM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ def _of_peers(
 async def reload_when_renewed(context: ssl.SSLContext, files: TlsFiles, *, every_s: float = RELOAD_CHECK_S) -> None:
     """Load the certificate again whenever its file changes; connections to come show the new one. Runs until cancelled.
 
-    Leaves live for hours and are renewed in place. One that does not load is not taken: the old one goes on until it
+    Leaves live for hours and are renewed in place. One that does not load is not taken: the old one is used until it
     ends.
     """
     loaded = files.cert.stat().st_mtime_ns

@@ -1,8 +1,8 @@
 """Role of a backend, prefill, decode or both, and the server for its transfers of KV cache.
 
 A `prefill` backend listens on a second port, where only backends of its tenant get through the handshake, and each
-transfer needs a token of the gateway that names both. A `decode` backend fetches what a call's token names. Both go on
-answering calls as any backend does.
+transfer needs a token of the gateway that names both. A `decode` backend fetches what a call's token names. Both also
+answer calls as any backend does.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def require_role(role: str, engines: int, tls: TlsFiles | None, *, locked: bool)
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """silence_s: how long a transfer may stand still. listener: of a `prefill` backend. windows: the engine, if blocks
+    """silence_s: how long a transfer may be silent. listener: of a `prefill` backend. windows: the engine, if blocks
     may go through memory that backends of one host share; None: they go in frames."""
 
     role: str

@@ -42,7 +42,7 @@ class CallScript(Script):
     def call(self, *, marked: bool = True) -> Reading[bool]:
         """Read an object and say its call. False: it calls nothing that was offered, and was given back whole.
 
-        marked: it stands behind a marker, so that the beginning of one, in an answer that was cut, is the beginning of
+        marked: it follows a marker, so that the beginning of one, in an answer that was cut, is the beginning of
         a call and no text: nothing is said of it.
         """
         if self._failures == MOST_FAILURES:

@@ -20,7 +20,7 @@ from backend.tools.mistral import MistralParser
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The texts around one call and between several; ``arguments`` is the key of theirs. Where `opening` is a control
-    token it stands here by its spelling."""
+    token it is written here by its spelling."""
 
     opening: str
     closing: str

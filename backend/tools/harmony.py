@@ -35,7 +35,7 @@ class HarmonyParser(CallScript):
         return None
 
     def _header(self, begun: str) -> Reading[str | None]:
-        """What stands before a message, whose marker is read, too; None, and nothing read, where none comes."""
+        """What precedes a message, whose marker is read, too; None, and nothing read, where none comes."""
         read = ""
         while len(read) < MOST_HEADER:
             character = yield from self.next()

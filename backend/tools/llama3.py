@@ -9,7 +9,7 @@ TAG = "<|python_tag|>"
 
 
 class Llama3Parser(CallScript):
-    """A call may stand where the answer begins, behind another call and behind the tag; an object elsewhere is text,
+    """A call may be at the beginning of the answer, after another call and after the tag; an object elsewhere is text,
     and so is one that calls nothing that was offered. The tag is never text."""
 
     def run(self) -> Reading[None]:

@@ -23,7 +23,7 @@ class Script(ABC):
 
     def __init__(self) -> None:
         self._said: list[Part] = []
-        self._again: list[str] = []  # given back, to be read before anything new; the next one stands last
+        self._again: list[str] = []  # given back, to be read before anything new; the next one is the last
         self._read: list[str] | None = None  # since `remember`
         self._ended = False
         self._cut = False
@@ -118,7 +118,7 @@ class Script(ABC):
         beginning. Takes time linear in the text, whatever it holds: blanks are held as a list, and never looked at
         again.
         """
-        blanks: list[str] = []  # white space that may stand before the marker
+        blanks: list[str] = []  # white space that may precede the marker
         begun = ""  # a beginning of the marker
         while (character := (yield from self.next())) != END:
             read = begun + character

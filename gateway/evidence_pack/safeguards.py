@@ -89,7 +89,7 @@ def _tenancy(backend: BackendRecord, name: str) -> Measure:
 
 
 def _launch(backend: BackendRecord, name: str, deployment: str) -> Measure:
-    """A launcher's address tells which it is: a Service of a cluster, or a process of the gateway's host."""
+    """A launcher's address shows which it is: a Service of a cluster, or a process of the gateway's host."""
     if _host(backend).endswith(".svc"):
         says = (
             "a pod on a node labelled for this tenant; its NetworkPolicy admits the gateways only and lets nothing out"

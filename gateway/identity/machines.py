@@ -21,7 +21,7 @@ from gateway.identity.jwt import JwtRefused
 from gateway.identity.login import ProviderUnavailable
 
 HOLDS_FOR_S = 60.0
-"""How long a key that the provider withdraws goes on opening what it opened just now."""
+"""How long a key that the provider withdraws is still accepted for what it opened just before."""
 MAX_KNOWN = 4096
 MAX_WAITING = 256
 THREADS = 4

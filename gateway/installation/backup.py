@@ -1,4 +1,4 @@
-"""A copy of a data folder from which the cell can go on, taken while its gateway runs.
+"""Backup of a data folder, taken while its gateway runs, from which the cell can be restored.
 
 <backup>/manifest.json           what it is of, when, and the SHA-256 of every other file
 <backup>/manifest.note           signed note (C2SP signed-note) of the manifest, by the key that signs the record
@@ -53,7 +53,7 @@ NOTES = re.compile(rf"audit/{SUCCESSION}/[A-Za-z0-9][A-Za-z0-9._-]*\.note", re.A
 ATTESTED = (SUCCESSION, WITNESSED, TIMESTAMPS)
 ATTESTATIONS = re.compile(rf"audit/({'|'.join(ATTESTED)})/[A-Za-z0-9_][A-Za-z0-9._-]*\.(note|tsr)", re.ASCII)
 """These, and what witnesses and time-stamping authorities signed: `domicile audit verify` misses it otherwise."""
-PAGES = 2000  # copied between two reports of progress; the writer goes on between them
+PAGES = 2000  # copied between two reports of progress; the writer continues between them
 MAX_MANIFEST = 1 << 20  # bytes
 MAX_PUBLIC = 16 << 20  # bytes of one file that is no database
 CHUNK = 1 << 20

@@ -2,7 +2,7 @@
 
 A key that is made again under the same name opens nothing of what the first one closed: hashes of API keys, wrapped
 keys, certificates of backends. So their names are listed in a file of the folder once they exist, and are taken off
-the list only before they are destroyed on purpose. Beside the name of a key stands its fingerprint
+the list only before they are destroyed on purpose. Next to the name of a key is its fingerprint
 (`gateway.installation.key_fingerprints`). The list holds no secrets.
 """
 

@@ -247,7 +247,7 @@ class Installation:
         return open_reader(self.audit_log, self.record_url)
 
     def tree_sizes(self) -> "TreeSizes | None":
-        """Sizes of the record's trees, as often as one likes; None where that costs no more than a reader."""
+        """Sizes of the record's trees, to be called at any rate; None where that costs no more than a reader."""
         return tree_sizes(self.record_url)
 
     def open_store(self, path: Path, node: str, boot: str) -> LeafStore:

@@ -51,7 +51,7 @@ class _Plan:
         return read_secret(file) if file.exists() or file.is_symlink() else None
 
     def lost(self, path: str) -> bool:
-        """Whether the folder had the file and nobody destroyed it on purpose."""
+        """Whether the folder had the file and it was not destroyed on purpose."""
         return FileInventory(self.data).lists(self.data / path)
 
     def refuse(self, path: str, why: str) -> InstallationError:

@@ -90,7 +90,7 @@ def rewrap(installation: Installation, record: Record, actor: str, progress: Pro
     for owner in ring.owners():
         try:
             changed += ring.rewrap(owner)
-        except KeyProviderError as error:  # a tenant's own key is not at hand: the others are not to wait for it
+        except KeyProviderError as error:  # a tenant's own key is unavailable: the others are not to wait for it
             if ring.external_of(owner) is None:
                 raise
             failed[owner] = error

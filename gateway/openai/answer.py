@@ -37,7 +37,7 @@ SIGNED: Final = "extra_content"
 CALL_FIELDS: Final = frozenset({"id", "index", "type", SIGNED, *(kind for kind, _, _ in CALL_TEXTS)})
 MAX_SIGNATURE: Final = 64 << 10
 """Characters of the signature of one tool call; Gemini's have some hundred to some thousand."""
-TELLING_FIELDS: Final = frozenset({"logprobs", "prompt_logprobs"})  # their tokens would tell what the filter hides
+TELLING_FIELDS: Final = frozenset({"logprobs", "prompt_logprobs"})  # their tokens would reveal what the filter hides
 
 NAMES: Final = ("id", "object", "model", "system_fingerprint", "service_tier")
 _PLAIN_NAME: Final = re.compile(r"[\w ./:+,()\\-]{0,256}")
@@ -258,7 +258,7 @@ def count_characters(said: dict[str, Any]) -> int:
 
 
 def count_tool_calls(said: object) -> int:
-    """Tool calls that a message holds, or that a piece of one begins: what goes on with one has no id."""
+    """Tool calls that a message holds, or that a piece of one begins: a continuation has no id."""
     calls = said.get("tool_calls") if isinstance(said, dict) else None
     return sum(isinstance(call, dict) and bool(call.get("id")) for call in calls) if isinstance(calls, list) else 0
 

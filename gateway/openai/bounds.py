@@ -56,7 +56,7 @@ class Bounds:
         """As `check`, in steps of SLICE bytes, so that an event loop can do other work between them.
 
         Mostly the whole text holds so few of each sign that it need not be taken apart. It is refused at the first
-        slice that exceeds a bound, so what lies behind that costs nothing.
+        slice that exceeds a bound, so the rest costs nothing.
         """
         if len(raw) <= self.containers:
             return
@@ -82,8 +82,8 @@ class Bounds:
         yield from self._scan_structure(raw)
 
     def _scan_structure(self, raw: bytes) -> Iterator[None]:
-        """Count outside of strings. Between two slices it is known whether a string goes on, and whether the last sign
-        was a backslash that belongs to the next one."""
+        """Count outside of strings. Between two slices it is known whether a string continues, and whether the last
+        sign was a backslash that belongs to the next one."""
         quotes = opened = commas = colons = 0
         numbers = _Numbers()
         escape = b""

@@ -30,7 +30,7 @@ MAX_ANSWER_TOKENS = 2**31 - 1
 class Call:
     """A request that is well-formed: the checked model, and the body as the client wrote it.
 
-    `raw`: the client's bytes; of a call that goes on with kept items, with these in it. Of another
+    `raw`: the client's bytes; of a call that continues from stored items, with these in it. Of another
     API's call `body` is the chat body that asks for the same, and `translation`
     is how it is answered. `model` and `stream` are those of `request`; every step asks for them, so they are fields and
     no properties.

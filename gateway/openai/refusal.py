@@ -24,7 +24,7 @@ _NOT_TEXT = re.compile(  # ANSI escape sequences; controls, line breaks and chan
 
 
 def refusal(raw: bytes) -> dict[str, Any] | None:
-    """``message``, ``type``, ``param``, ``code``, and what stands beside them in OpenAI's shape.
+    """``message``, ``type``, ``param``, ``code``, and what is next to them in OpenAI's shape.
 
     None where it is none of those shapes.
     """
@@ -55,7 +55,7 @@ def _spelt(said: Mapping[str, Any]) -> dict[str, Any] | None:
         "message": _NOT_TEXT.sub(" ", message)[:MAX_MESSAGE].strip(),
         "type": kind if isinstance(kind, str) and TYPE.fullmatch(kind) else INVALID,
         "param": param if isinstance(param, str) and PARAM.fullmatch(param) else None,
-        "code": code if isinstance(code, str) and CODE.fullmatch(code) else None,  # it goes on record
+        "code": code if isinstance(code, str) and CODE.fullmatch(code) else None,  # it is recorded
     }
 
 

@@ -37,7 +37,7 @@ class RepeatedChunk(NamedTuple):
 
     @classmethod
     def of(cls, payload: bytes) -> "RepeatedChunk | None":
-        """What `payload` repeats; None where it says more than one text, has a member twice, or where its text stands
+        """What `payload` repeats; None where it says more than one text, has a member twice, or where its text is
         is not certain."""
         chunk = from_json(payload, allow_inf_nan=False)
         if (found := _only_text(chunk)) is None or _has_a_member_twice(payload):
@@ -79,10 +79,10 @@ class RepeatedChunk(NamedTuple):
 
 
 def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for a name that stands twice."""
+    """Raises ValueError for a name that is there twice."""
     made = dict(members)
     if len(made) != len(members):
-        raise ValueError("a member stands twice")
+        raise ValueError("a member is there twice")
     return made
 
 

@@ -17,7 +17,7 @@ CALL_HOLDERS: Final = ("function", "custom")
 def choices_of(body: Any, holder: str) -> list[dict[str, Any]]:
     """The choices of an answer (`holder` is MESSAGE) or a chunk (DELTA). Raises BackendFailed if it has another shape.
 
-    Afterwards each choice is an object, what stands at `holder` an object or null, each tool call an object, and what
+    Afterwards each choice is an object, the value at `holder` an object or null, each tool call an object, and what
     it calls an object or null.
     """
     if not isinstance(body, dict):
@@ -57,7 +57,7 @@ def _check_calls(said: dict[str, Any]) -> None:
 
 
 def position_of(holder: dict[str, Any], place: int) -> int:
-    """The `index` of a choice or tool call; where it is absent or no index, `place`, where it stands in its list."""
+    """The `index` of a choice or tool call; where it is absent or no index, `place`, its place in its list."""
     index = holder.get("index")
     return index if type(index) is int and index >= 0 else place
 

@@ -6,7 +6,7 @@ Each text of each choice (content, each kind of thoughts, refusal, each tool cal
 its own. When another text of the same choice begins, what the filter of the one before still holds is sent first: to
 the client a field is whole before the next one begins.
 
-A text that goes on after it was sent ahead like this is compared with what was sent. Where the filter, with more text
+A text that continues after it was sent ahead like this is compared with what was sent. Where the filter, with more text
 behind it, would not have sent that (a word that was cut in two turns out to be an e-mail address), the rest of the
 answer is refused: what was sent cannot be recalled, and the rest must not complete it.
 """
@@ -55,7 +55,7 @@ class _Text:
         self._filter = text_filter
         self.field, self.call = field, call
         self.ahead = ""
-        self.chunk = -1  # the number of the last chunk with a piece of it, and where that piece stands
+        self.chunk = -1  # the number of the last chunk with a piece of it, and the place of that piece
         self.holder: dict[str, Any] = {}
 
     def feed(self, piece: str) -> str:
@@ -68,7 +68,7 @@ class _Text:
         return self.feed if self.ahead else self._filter.feed
 
     def settle(self) -> str:
-        """What is still to be sent so that all of the text is out, if it ends here. It may go on nevertheless."""
+        """What is still to be sent so that all of the text is out, if it ends here. It may still continue."""
         rest = self._filter.rest()
         if not rest.startswith(self.ahead):
             raise _interrupted()
@@ -132,7 +132,7 @@ class StreamRewriter:
         self.texts = 0
         self._names: list[Any] = []
         self._odd_names = False
-        # Of the chunk at hand: its number, whether it says anything, what goes out before it.
+        # Of the current chunk: its number, whether it says anything, what goes out before it.
         self._chunk = 0
         self._says = False
         self._before: list[dict[str, Any]] = []

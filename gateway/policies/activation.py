@@ -19,7 +19,7 @@ async def activate_scheduled(activate_due: Callable[[], int], every_s: float = L
         try:
             if count := await asyncio.to_thread(activate_due):
                 logger.info("%d scheduled policies were activated or refused", count)
-        except Exception as error:  # of any kind: the loop must go on
+        except Exception as error:  # of any kind: the loop must continue
             logger.warning(
                 "scheduled policies cannot be activated: %s; check the control database, it is tried again", error
             )

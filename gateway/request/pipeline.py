@@ -131,7 +131,7 @@ class Pipeline:
                     return
 
     async def _with_keys(self, routed: Routed) -> Routed:
-        """Return the route with the keys of its marks, once those of retained content are at hand.
+        """Return the route with the keys of its marks, once those of retained content are loaded.
 
         Raises BackendUnavailable and AuditUnavailable; then nothing may be recorded or sent.
         """

@@ -56,7 +56,7 @@ class WaitingResponses:
 
 @dataclass(slots=True)
 class ResponseRun:
-    """One response until it has an end. `noted` is told its outcome (output, error), and ``retried``."""
+    """One response until it has an end. `noted` is called with its outcome (output, error), and ``retried``."""
 
     tenant: str
     response: str
@@ -71,7 +71,7 @@ class ResponseRun:
     _answering: asyncio.Task[Collected | None] | None = None
 
     async def run(self) -> None:
-        """Raises LeaseLost, GatewayError, DatabaseUnavailable where it cannot go on; it is begun again then."""
+        """Raises LeaseLost, GatewayError, DatabaseUnavailable where it cannot continue; it is begun again then."""
         async with self.pace.slots:
             record = await self._asked(self.responses.stored.taken, self.tenant, self.response)
             found = None if record is None else await self.responses.opened(record)
@@ -103,7 +103,7 @@ class ResponseRun:
         self._stopped.set()
         if self._answering is not None and self._call is not None:
             if self._call.client is not None:
-                self._call.client.gone = True  # nobody waits for the answer any more
+                self._call.client.gone = True  # no client waits for the answer any more
             self._answering.cancel()
 
     async def _answer(self, found: OpenedResponse) -> Collected | None:

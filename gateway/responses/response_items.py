@@ -1,7 +1,7 @@
 """Items of a stored response, and a request body that continues from them. Pure functions over parsed JSON.
 
-An item's id tells whose it is: ``msg_`` (or another kind), the 32 digits of its response and its place, ``i`` and its
-place where it was input.
+An item's id contains its response: ``msg_`` (or another kind), the 32 digits of its response and its place, ``i`` and
+its place where it was input.
 """
 
 import re

@@ -59,7 +59,7 @@ class ResponseRetention:
         return deleted
 
     async def _record(self, tenant: str, responses: int) -> None:
-        """Raises AuditUnavailable; the rows, which nobody can open any more, stay until the next run then."""
+        """Raises AuditUnavailable; the rows, which can no longer be decrypted, stay until the next run then."""
         try:
             await self.responses.context.record(ResponsesExpired(tenant=tenant, responses=responses))
         except RecordUnavailable as error:

@@ -108,7 +108,7 @@ def _resources(people: Callable[[], Provisioning], base: str) -> "tuple[_Resourc
         find=lambda store, *page: store.users(*page),
         filters=_USER_FILTERS,
         known=USER_KNOWN,
-        unassigned={"active": False},  # a removal lets nobody in
+        unassigned={"active": False},  # a removal gives no access
         to_json=user_json,
     )
     groups = _Resources(

@@ -854,7 +854,7 @@ async def _limit_store(
     database: Database, ledger: Ledger, url: str | None, member: Membership | None
 ) -> AsyncIterator[LimitStore]:
     """Where limits hold across gateways: in the Redis at `url`, else in the database if that is PostgreSQL. Else of
-    this process alone, or of all workers together; budgets go on from what the ledger says was spent."""
+    this process alone, or of all workers together; budgets continue from what the ledger says was spent."""
     store: LimitStore
     if url is not None:
         from gateway.limits.redis_store import RedisLimitStore  # of the extra domicile[redis]

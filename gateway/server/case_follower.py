@@ -10,7 +10,7 @@ from gateway.store.log_followers.case_places import CasePlaces
 log = logging.getLogger("domicile.gateway")
 
 EVERY_S = 10.0
-"""What came meanwhile is read by whoever asks for incidents."""
+"""What came meanwhile is read when incidents are asked for."""
 
 
 class CaseFollower:

@@ -34,7 +34,7 @@ TIMESTAMP_RETRY_S = 600.0
 
 
 class Maintenance:
-    """`folder` is where the log lies, and the lock. Run it as a task; cancel it to stop."""
+    """`folder` is that of the log, and of the lock. Run it as a task; cancel it to stop."""
 
     def __init__(
         self, context: AuditContext, folder: Path, settings: Audit, learn: Callable[[], object] = lambda: None
@@ -83,7 +83,7 @@ class Maintenance:
     async def stamp(self) -> None:
         """The anchor, once the last token is old enough: also that of an earlier start, or of the command.
 
-        Raises TimestampError, which is on record then; the log goes on without.
+        Raises TimestampError, which is recorded then; the log continues without.
         """
         url, ca, every_s = self._settings.timestamp_url, self._settings.timestamp_ca, self._settings.timestamp_every_s
         if url is None or ca is None or time.time() < (last_stamped(self._folder) or 0) + every_s:

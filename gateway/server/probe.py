@@ -1,7 +1,7 @@
 """Asks a backend whether it is ready, and what its queue and cache look like, on one kept connection.
 
 Our engine answers ``/readyz`` by a round trip through its loop; any other server is ready when it lists its models.
-Both tell of their queue and speed in Prometheus text at ``/metrics`` (`gateway.server.monitoring.engine_report`); one
+Both report their queue and speed in Prometheus text at ``/metrics`` (`gateway.server.monitoring.engine_report`); one
 that does not is judged by our own calls alone.
 """
 
@@ -60,7 +60,7 @@ class BackendProbe:
             if listed is not None:
                 self._cards.note(backend.id, backend, parse_cards(listed))
         if backend.kind == "managed":
-            return True  # its queue is its own affair
+            return True  # it has its own queue
         said = await self._upstream.fetch(target, METRICS_PATH, TIMEOUT_S)
         if said is not None and (report := parse_report(said)) is not None:
             self._fleet.mark_report(backend, report)
@@ -68,7 +68,7 @@ class BackendProbe:
         return True
 
     async def _ask_weights(self, backend: Backend, target: Target) -> None:
-        """At each probe, since a backend may have been started anew. A signature is verified where it is another."""
+        """At each probe, since a backend may have been restarted. A signature is verified where it is another."""
         status, said = await self._upstream.ask(target, WEIGHTS_PATH, TIMEOUT_S)
         if status == MEASURING:
             self._weights.pop(backend.id, None)

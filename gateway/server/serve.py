@@ -32,7 +32,7 @@ they close it first. A connection that we close while a request is in flight fai
 repeated (RFC 9112 §9.3.1)."""
 BODY_S = Requests().body_timeout_s
 GRACE_S = 20  # what running answers get before they are cut
-CUT_S = 5  # what those that are cut get to close their record and to tell their clients
+CUT_S = 5  # for those that are cut, to close their record and to answer their clients
 
 
 class _Server(uvicorn.Server):
@@ -168,7 +168,7 @@ async def running_server(
         listener.close()
         if (
             cut := server.server_state.tasks
-        ):  # those tell their clients and the record, and are not waited for by uvicorn
+        ):  # those answer their clients and are recorded, and are not waited for by uvicorn
             await asyncio.wait(set(cut), timeout=CUT_S)
 
 
@@ -199,7 +199,7 @@ def _no_password() -> str:
 
 
 def _contents(listen: Listen) -> tuple[bytes, ...]:
-    """The certificate's file and its key's, to tell whether they change. Raises OSError."""
+    """The certificate's file and its key's, to see whether they change. Raises OSError."""
     files = (listen.cert_file, listen.key_file)
     return tuple(sha256(file.read_bytes()).digest() for file in files if file is not None)
 

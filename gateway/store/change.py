@@ -27,7 +27,7 @@ from regions.errors import IdentityError
 from regions.identity.identity import check_name
 
 AT_HOME_ONLY = frozenset({"tenant", "project", "key", "policy", "limits"})
-"""What of a tenant taken over from another cell is changed there; its backends here are this cell's affair."""
+"""What of a tenant taken over from another cell is changed there; its backends here belong to this cell."""
 
 OnEvent = Callable[[AdminEvent], None]
 CheckPolicy = Callable[[str, str, str | None, str | None], PolicyInForce]

@@ -65,7 +65,7 @@ def attempting(claim: Claim) -> Iterator[None]:
 
 
 def note_change(session: Session, made: str) -> None:
-    """In the transaction of a change, before it commits: that the attempt at hand, if there is one, made it.
+    """In the transaction of a change, before it commits: that the current attempt, if there is one, made it.
 
     Raises Pending where the attempt lost its key meanwhile; then nothing may be changed.
     """

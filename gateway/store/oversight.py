@@ -1,6 +1,6 @@
 """AI systems and projects that a person stopped, as records (AI Act 14(4)(e), 26(5)).
 
-One row each, kept when the system is let go on. A project may be stopped that is part of no AI system.
+One row each, kept when the system is resumed. A project may be stopped that is part of no AI system.
 """
 
 from collections.abc import Mapping

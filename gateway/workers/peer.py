@@ -101,7 +101,7 @@ class Peer:
         answer: dict[str, Any] = {"answer": message["ask"]}
         try:
             answer["with"] = await self._handlers[message["name"]](message["given"])
-        except Exception as error:  # the other end is told, and goes on
+        except Exception as error:  # the other end is informed, and continues
             log.exception("a request of another process failed; report it with this traceback: %s", message["name"])
             answer["failed"] = type(error).__name__
         if not self.gone.is_set():

@@ -18,7 +18,7 @@ def gateway_of(node: str) -> str:
 
 
 def left_behind(folder: Path, node: str, place: int, generation: str, places: int) -> list[str]:
-    """Names of workers that were killed and that nobody will be called again: for the worker at `place`, its other
+    """Names of workers that were killed that no worker will have again: for the worker at `place`, its other
     generation; for the first one, also those at places beyond the present number. Read from their locks in `folder`,
     which those that ended in order have removed; one that is held is no fault, but its holder's."""
     found = []

@@ -115,7 +115,7 @@ def on_card(device: torch.device) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What a thread reads at a time: `target`, in rows of `row` bytes that lie `stride` apart in the file."""
+    """What a thread reads at a time: `target`, in rows of `row` bytes that are `stride` apart in the file."""
 
     path: Path
     offset: int

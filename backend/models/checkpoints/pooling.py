@@ -84,7 +84,7 @@ class PairText:
     def encode(self, one: str, other: str, most: int | None = None) -> list[int]:
         """The pair in the model's frame. `most`: tokens, beyond which the second text is cut at its end.
 
-        Raises ValueError where a text spells the model's separator, so that no segment could be told from another, and
+        Raises ValueError where a text spells the model's separator, so that segments could not be distinguished, and
         where the first text alone is too long.
         """
         pair = self.tokenizer.encode_batch([(one, other)], add_special_tokens=True)[0]

@@ -90,7 +90,7 @@ class TextModel:
         """
         template = self.template_for(tools)
         spelled: list[str] = []
-        mark = f"x{token_hex(8)}x"  # nobody can guess it, and no template escapes it
+        mark = f"x{token_hex(8)}x"  # cannot be guessed, and no template escapes it
 
         def hide(match: re.Match[str]) -> str:
             spelled.append(match[0])

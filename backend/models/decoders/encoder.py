@@ -69,7 +69,7 @@ class EncoderLayer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class PaddedGroup:
-    """Texts of a batch that are padded to one length. rows, places: [tokens] int64, where their tokens lie in the batch
+    """Texts of a batch that are padded to one length. rows, places: [tokens] int64, where their tokens are in the batch
     and in ``count`` × ``longest``. seen: [count, 1, 1, longest], whether there is a token; None if everywhere."""
 
     rows: Tensor
@@ -80,7 +80,7 @@ class PaddedGroup:
 
 
 class BatchLayout:
-    """Where the texts of a batch lie. `groups`: by length, so that no padding is longer than its text."""
+    """Places of the texts of a batch. `groups`: by length, so that no padding is longer than its text."""
 
     def __init__(self, lengths: list[int], device: torch.device) -> None:
         self.lengths = lengths

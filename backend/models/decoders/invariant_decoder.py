@@ -2,7 +2,7 @@
 
 Not on who runs beside it, on how its prompt was cut into chunks, on the cache, the pages, graphs or guesses: every
 product takes `kernels.invariant_linear` whatever the number of rows, the other kernels work row by row anyway, and
-attention is told to do the same (`engine.paged_layers`). So a retained request can be run again later, alone, and give
+attention does the same (`engine.paged_layers`). So a retained request can be run again later, alone, and give
 the tokens it gave then. It costs speed, most at few rows.
 """
 

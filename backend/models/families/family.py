@@ -172,7 +172,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Fields of `ModelConfig` that tell one family from another. ``fused_names``: q, k and v are one tensor in the
+    """Fields of `ModelConfig` that distinguish families. ``fused_names``: q, k and v are one tensor in the
     checkpoint, and so are gate and up. ``out_bias``: attention ends with a bias. ``sinks``: each head has a score that
     takes its part of the softmax and has no value (Xiao et al. 2024). ``variant``: None for layers that are Llama's.
     ``latent``: what takes the place of grouped-query attention. ``attention_scale``: what q · k is multiplied by; None:

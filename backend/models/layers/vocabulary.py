@@ -14,7 +14,7 @@ def rows(shard: Shard, vocabulary: int) -> int:
 
 
 def row_of_token(shard: Shard, vocabulary: int, device: torch.device) -> Tensor:
-    """[vocabulary] int64: where each token stands in this rank's `rows`; one of another rank in a spare row."""
+    """[vocabulary] int64: the place of each token in this rank's `rows`; one of another rank in a spare row."""
     found = torch.full((vocabulary,), rows(shard, vocabulary) - 1, dtype=torch.int64, device=device)
     begin, end = shard.tokens(vocabulary)
     found[begin:end] = torch.arange(end - begin, device=device)

@@ -88,7 +88,7 @@ def _add(chat: ChatMessages, role: str, content: _Blocks) -> None:
 
 
 def _put(chat: ChatMessages, role: str, parts: list[dict[str, Any]], first: Place) -> None:
-    """Add the text and images that stand together, the first of them at `first`."""
+    """Add the text and images that follow one another, the first of them at `first`."""
     if not parts:
         return
     content = flattened(parts)

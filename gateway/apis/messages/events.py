@@ -39,7 +39,7 @@ class MessageEvents:
         self._message = message
         self._begun = False
         self._blocks = 0
-        self._open: str | int | None = None  # the kind of the text, or the number of the call, of the block at hand
+        self._open: str | int | None = None  # the kind of the text, or the number of the call, of the current block
         self._before = b""  # what deltas of that text begin with
         self._calls: dict[int, _Call] = {}
         self._called = False
@@ -101,7 +101,7 @@ class MessageEvents:
         return stopped + _event("content_block_start", index=self._blocks - 1, content_block=empty)
 
     def _stop(self) -> bytes:
-        """End the block at hand."""
+        """End the current block."""
         if self._open is None:
             return b""
         last, self._open = self._open, None
@@ -112,8 +112,8 @@ class MessageEvents:
         return _event("content_block_delta", index=self._blocks - 1, delta=signed) + stopped
 
     def _call(self, number: int, told: dict[str, Any]) -> bytes:
-        """A piece of a call; what goes on with one may have no id. Raises BackendFailed for a piece of one that
-        another one followed: a block that has ended cannot go on."""
+        """A piece of a call; a continuation may have no id. Raises BackendFailed for a piece of one that
+        another one followed: a block that has ended cannot be continued."""
         call, identifier = self._calls.get(number), told.get("id")
         if call is None or (identifier and call.identifier and identifier != call.identifier):
             if len(self._calls) >= MAX_ITEMS:

@@ -137,7 +137,7 @@ def _read_tool_choice(fields: Fields, made: dict[str, Any], places: dict[Place, 
 
 
 def _read_thinking(fields: Fields, made: dict[str, Any]) -> bool:
-    """Whether the answer shows thoughts. A budget of thinking is not told to a backend: `max_tokens` bounds all."""
+    """Whether the answer shows thoughts. A budget of thinking is not sent to a backend: `max_tokens` bounds all."""
     if (thinking := fields.fields("thinking")) is None:
         return True
     with thinking:
@@ -167,7 +167,7 @@ def _read_output(fields: Fields, made: dict[str, Any]) -> None:
 
 
 def _refuse_thread(fields: Fields) -> None:
-    """By the code on which SDKs go on without: no conversation is kept here."""
+    """By the code after which SDKs continue without it: no conversation is kept here."""
     if fields.any("thread") is not None:
         raise InvalidRequest(
             "thread: no conversation is kept here; send the whole of it in messages",

@@ -109,7 +109,7 @@ class OllamaLines:
         return error_line(error) + b"\n"
 
     def _around(self, thought: bool) -> tuple[bytes, bytes]:
-        """What stands before and behind a text in its line."""
+        """The bytes before and after a text in its line."""
         mark = "\0"
         says = self._form.says("", mark) if thought else self._form.says(mark)
         before, after = _line({**self._form.head, **says, "done": False}).split(to_json(mark))

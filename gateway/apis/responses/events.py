@@ -231,7 +231,7 @@ class ResponseEvents:
         return self._event("response.output_item.done", output_index=position, item=item)
 
     def _call(self, number: int, told: dict[str, Any]) -> bytes:
-        """A piece of a call; what goes on with one may have no id."""
+        """A piece of a call; a continuation may have no id."""
         sent = b""
         call, identifier = self._calls.get(number), told.get("id")
         if call is None or (identifier and call.identifier and identifier != call.identifier):

@@ -213,7 +213,7 @@ def _read_include(fields: Fields, made: dict[str, Any], echo: dict[str, Any]) ->
 def _read_storage(
     fields: Fields, made: dict[str, Any], echo: dict[str, Any], state: CallState, response: str
 ) -> Storage:
-    """What is to be kept of the call. Raises GoesOn where it goes on with a response whose items are not there yet."""
+    """What is to be kept of the call. Raises GoesOn where it continues a response whose items are not there yet."""
     wanted, background = fields.flag("store"), bool(fields.flag("background"))
     if fields.has("previous_response_id"):
         fields.identifier("previous_response_id")

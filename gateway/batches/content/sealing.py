@@ -62,7 +62,7 @@ class Sealing:
         return await self._asked(lambda side: content_keys.opened(side, tenant, key_ids))
 
     async def release(self, tenant: str, holder: str) -> None:
-        """Destroy the keys that only `holder` uses. Raises ObjectInUse where a legal hold stands in the way."""
+        """Destroy the keys that only `holder` uses. Raises ObjectInUse where a legal hold prevents it."""
 
         def released(side: ValueStore) -> None:
             content_keys.release(side, tenant, holder)

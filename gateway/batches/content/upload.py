@@ -12,7 +12,7 @@ from gateway.records.batches import Owner, SealedPart
 from gateway.store.batches.files import StoredFiles
 
 PART_BYTES = 64 << 10
-"""Lines of one person, or of nobody, that follow one another are sealed together up to this size."""
+"""Lines of one person, or of no known person, that follow one another are sealed together up to this size."""
 AT_ONCE = 256 << 10
 """Bytes that are sealed and stored in one step."""
 _ARCHIVES = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip archive", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}

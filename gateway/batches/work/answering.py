@@ -1,6 +1,6 @@
 """One line of a batch through the pipeline, as a call of its own, with retries until its answer is final.
 
-A line waits where an interactive client would be told to come back: for its turn behind interactive calls, for limits,
+A line waits where an interactive client would have to retry: for its turn behind interactive calls, for limits,
 for a backend. What a server did wrong is tried again a few times; what the line itself did wrong is its result.
 """
 
@@ -47,7 +47,7 @@ class Pace:
             await asyncio.sleep(left)
 
     def note(self, headers: dict[str, str]) -> None:
-        """The limits, as an answer tells them."""
+        """The limits, as an answer reports them."""
         for kind in ("requests", "tokens"):
             limit, left = (headers.get(f"x-ratelimit-{what}-{kind}", "") for what in ("limit", "remaining"))
             if limit.isdigit() and left.isdigit() and int(left) < RESERVE * int(limit):
@@ -60,7 +60,7 @@ class TimeIsOver(Exception):
 
 @dataclass(slots=True)
 class PatientCall:
-    """A call behind interactive ones, repeated until it has an answer that stands. `endpoint`: what it asks.
+    """A call behind interactive ones, repeated until it has a final answer. `endpoint`: what it asks.
     `expires_at`: when it is given up, in seconds since 1970. `stopped`: set once no attempt may begin any more.
     `retried`: called at each attempt that is repeated."""
 
@@ -110,7 +110,7 @@ class PatientCall:
         return None
 
     async def _target(self, model: str, key_id: str) -> str:
-        """The model that is asked first by the name `model`, for whose turn the call waits."""
+        """The model that is asked first by the name `model`, which the call waits for."""
         with suppress(KeyRefused, DirectoryStale):  # which the call itself finds
             names = (await self.pipeline.authenticator.stored(key_id)).names
             if model in names:
@@ -118,7 +118,7 @@ class PatientCall:
         return model
 
     async def _room(self, model: str) -> bool:
-        """Wait until interactive calls leave room; whether the work goes on."""
+        """Wait until interactive calls leave room; whether the work continues."""
         await self.pace.free()
         while not self.stopped.is_set():
             if self.pipeline.routes.has_room(self.tenant, model):

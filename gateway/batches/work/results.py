@@ -19,7 +19,7 @@ from gateway.records.batches import BatchRecord, Part, SealedResult, Status
 from gateway.store.batches.batches import StoredBatches
 
 NEWLINES = bytes.maketrans(b"\n\r", b"  ")
-"""In JSON they stand between values alone (RFC 8259 §7)."""
+"""In JSON they are between values only (RFC 8259 §7)."""
 
 
 PROOFS = ("x-domicile-receipt", "x-domicile-region", "x-domicile-decision", "x-domicile-notice")
@@ -77,7 +77,7 @@ def _id(batch: str, line: int) -> str:
 @dataclass(slots=True)
 class Keeper:
     """Keeps results durably, those that come together in one transaction. `own_key`: id of the batch's own data key.
-    `seen` is told the status that the batch has."""
+    `seen` is called with the status of the batch."""
 
     batch: BatchRecord
     stored: StoredBatches

@@ -4,7 +4,7 @@
         └→ failed       └→ cancelling → cancelled, or expired
 
 Every state and every result is durable before the next step, and a line that has a result is never answered again. So
-whoever takes the batch over after a crash goes on where it stood.
+a gateway that takes the batch over after a crash continues from there.
 """
 
 import asyncio

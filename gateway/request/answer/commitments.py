@@ -1,7 +1,8 @@
 """Commitments of answers to their model's activations, where policy demands them (``models.commitments``).
 
-Our engine is told by the request token, and gives the commitment with the end of each choice (`backend.activations`).
-It goes to the value store and not to the client: whoever has the weights can test a guess of the text with it.
+Our engine reads this from the request token, and gives the commitment with the end of each choice
+(`backend.activations`). It goes to the value store and not to the client: who has the weights can test a guess of the
+text with it.
 """
 
 import time

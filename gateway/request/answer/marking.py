@@ -98,8 +98,8 @@ class Marker:
         return self._salts.made(tenant, period)
 
     def confirm(self, routed: Routed, received: ReceivedAnswer) -> None:
-        """Raise BackendFailed if our engine was told to mark and did not report the outcome: it is an older version, or
-        does not check request tokens."""
+        """Raise BackendFailed if our engine was asked to mark and did not report the outcome: it is an older version,
+        or does not check request tokens."""
         if routed.mark is not None and not received.watermarks:
             raise BackendFailed("The backend did not say whether it watermarked its answer, which policy demands")
 

@@ -69,7 +69,7 @@ class ReceivedAnswer:
 
     def came_from(self, fingerprint: str | None) -> None:
         """Note what the answer says that it came from. Raises BackendFailed where that is not what the backend has
-        shown, as of one that was started anew with other weights since it was asked."""
+        shown, as of one that was restarted with other weights since it was asked."""
         said = None if fingerprint is None else OUR_FINGERPRINT.fullmatch(fingerprint)
         if self.weights is not None and said is not None and not self.weights.startswith(said["weights"]):
             self.weights_differ = True

@@ -62,7 +62,7 @@ def _whole(text: str) -> str:
 
 
 def _index(inner: Any, at: int) -> object:
-    """What tells a choice or a tool call from its neighbours: its own number, since chunks list only some of them."""
+    """What distinguishes a choice or a tool call from others: its own number, since chunks list only some of them."""
     index = inner.get("index") if isinstance(inner, dict) else None
     return at if index is None else str(index)
 

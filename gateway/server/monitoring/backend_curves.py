@@ -44,7 +44,7 @@ class BackendCurves:
         for backend in self._fleet:
             report = self._fleet.report(backend.id)
             rates = self._fleet.rates(backend.id)
-            if report is not None and rates is not None:  # it told of itself within the last half minute
+            if report is not None and rates is not None:  # it reported within the last half minute
                 found.append(
                     Look(
                         backend.tenant,

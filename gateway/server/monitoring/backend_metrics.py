@@ -46,7 +46,7 @@ class Labelled(NamedTuple):
 
 class BackendMetrics:
     """`tenant_label`: the name of a tenant in metrics, which are bounded in how many they name. `deployments`: those
-    that are there, to tell a replica from a server that was registered by hand."""
+    that are there, to distinguish a replica from a server that was registered by hand."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from gateway.limits.limiter import Counter
 from gateway.store.reports.usage_report import spent
 
 CACHE_S = 15.0
-"""The ledger follows the record within a second, and is summed up over a month: not for each scrape anew."""
+"""The ledger follows the record within a second, and is summed up over a month: not at each scrape."""
 LABELS = ("tenant", "project", "limit")
 
 

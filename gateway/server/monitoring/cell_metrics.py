@@ -48,7 +48,7 @@ class CellMetrics:
         known = GaugeMetricFamily(f"domicile_{name}_known", f"1 while {name} can be read.")
         try:
             metrics = self._sources[name].metrics(self._tenant_label)
-        except Exception as error:  # of any kind: what others say is told all the same
+        except Exception as error:  # of any kind: what others report is still sent
             log.warning("%s cannot be read for metrics: %s; check the databases", name, type(error).__name__)
             known.add_metric((), 0.0)
             return [known]

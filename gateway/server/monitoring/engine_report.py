@@ -57,7 +57,7 @@ def parse_report(text: bytes) -> EngineReport | None:
 
 
 def parse_figures(text: bytes) -> EngineFigures:
-    """Speed and cards in Prometheus text, each None where it does not tell of it, or tells what cannot be."""
+    """Speed and cards in Prometheus text, each None where it is absent or impossible."""
     found = _samples(text)
     use, used, memory = found.get(_GPU), found.get(_MEMORY_USED), _sum(found.get(_MEMORY))
     memory_used = _sum(used)

@@ -17,7 +17,7 @@ from audit.storage.store import Reader
 
 CACHE_S = 15.0
 SOON_HOURS: Final = {"incident": 24, "request": 7 * 24}
-"""How long before its end a deadline is due soon: authorities are told within days, persons within a month."""
+"""How long before its end a deadline is due soon: authorities are informed within days, persons within a month."""
 STATES: Final = ("running", "due_soon", "overdue")
 
 

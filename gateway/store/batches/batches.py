@@ -171,7 +171,7 @@ class StoredBatches:
         return True
 
     def over(self, now: float, limit: int, skipped: int = 0) -> list[BatchRecord]:
-        """Batches whose time is over, also those that never ended, since nobody has their keys any more; behind the
+        """Batches whose time is over, also those that never ended, since their keys are gone; behind the
         first `skipped`."""
         query = select(BATCH).where(BATCH.c.cell == self._cell, BATCH.c.kept_until <= now)
         query = query.order_by(BATCH.c.kept_until, BATCH.c.id).offset(skipped)

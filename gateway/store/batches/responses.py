@@ -49,7 +49,7 @@ class StoredResponses:
             return _get(session.connection(), owner, response, now)
 
     def chain(self, owner: Owner, response: str, now: float, most: int, most_bytes: int) -> list[ResponseRecord]:
-        """The response and those that it goes on with, the newest first, up to one that there is not. More than `most`
+        """The response and those that it continues, the newest first, up to one that there is not. More than `most`
         or `most_bytes` are not read on; the caller sees that by what it got."""
         found: list[ResponseRecord] = []
         size, name = 0, response

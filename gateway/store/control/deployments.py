@@ -49,7 +49,7 @@ class DeploymentControl(Administration):
         return record
 
     def pin_weights(self, tenant: str, deployment: str, weights_sha256: str) -> DeploymentRecord:
-        """Replicas that start from now on have to run these weights; those that run go on. Raises InvalidValue,
+        """Replicas that start from now on have to run these weights; those that run keep running. Raises InvalidValue,
         NotFound."""
         if not re.fullmatch(r"[0-9a-f]{64}", weights_sha256):
             raise InvalidValue("weights are named by their SHA-256, 64 hex digits; take it from the record or the log")

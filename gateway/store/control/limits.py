@@ -86,7 +86,7 @@ class LimitControl(Administration):
             )
             change.insert(row, f"version {row.number} of the price of {model!r}")
             record = price_record(row)
-            # A model's name is free text, and free text does not go on record.
+            # A model's name is free text, and free text is not recorded.
             target = f"model:{sha256(model.encode()).hexdigest()[:16]}"
             change.report("price.set", SYSTEM_TENANT, target, None, record, detail={"number": str(row.number)})
         return record

@@ -82,7 +82,7 @@ def _put(
 
 def _told(change: Change, action: str, row: ModelNameRow, before: ModelNameRecord | None) -> ModelNameRecord:
     record = model_name_record(row)
-    # A model's name is free text, and free text does not go on record.
+    # A model's name is free text, and free text is not recorded.
     target = f"model:{sha256(row.name.encode()).hexdigest()[:16]}"
     change.report(action, row.tenant, target, before, record, project=row.project)
     return record

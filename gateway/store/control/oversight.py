@@ -1,4 +1,4 @@
-"""What a person with oversight does: stop an AI system, or one project, and let it go on."""
+"""Stops and resumptions of an AI system or one project by a person with oversight."""
 
 import re
 
@@ -22,7 +22,7 @@ class OversightControl(Administration):
     ) -> StopRecord:
         """Every project that is part of the AI system, or the one `project`. Stopping twice changes nothing.
 
-        `reason` is a code, since it goes on record. Raises Invalid, NotFound: also for a system that no project of the
+        `reason` is a code, since it is recorded. Raises Invalid, NotFound: also for a system that no project of the
         tenant is part of, so that no one believes that they stopped one.
         """
         if not _CODE.fullmatch(reason):

@@ -102,7 +102,7 @@ class PeopleControl(Administration):
     def vouch_for_person(self, tenant: str | None, person: str, *, voucher: str) -> PersonRecord:
         """Say that `person` is a second one, with the roles and tokens that they have now.
 
-        `voucher`: the id of a person, or the shell. It must be nobody who made the person or a token of theirs, have a
+        `voucher`: the id of a person, or the shell. It must not have created the person or a token of theirs, have a
         role that none of those has, and count as a second person itself. Raises NotReady with the reason, NotFound,
         Invalid for a person of the identity provider.
         """

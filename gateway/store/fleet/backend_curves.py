@@ -12,7 +12,7 @@ _CURVE: Any = BackendCurveRow.__table__  # type: ignore[attr-defined]  # set by 
 
 
 class Look(NamedTuple):
-    """What one backend tells at one moment. `tokens_per_s`, `watts`: None where it tells nothing of that."""
+    """What one backend reports at one moment. `tokens_per_s`, `watts`: None where it does not report them."""
 
     tenant: str
     backend: str

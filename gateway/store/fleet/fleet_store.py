@@ -144,7 +144,7 @@ class FleetStore:
             self._report(change, row, replica)
 
     def asleep(self, term: int, replica: Replica, detail: Mapping[str, str], reason: str = "scaled_down") -> None:
-        """It sleeps, out of service since it was to; `detail` goes on record."""
+        """It sleeps, out of service since it was to; `detail` is recorded."""
         with self._turn(term) as (session, _):
             row = self._moved(session, replica, ReplicaState.ASLEEP, reason)
             self._report(self._revoked(session, row), row, replica, detail)
@@ -164,7 +164,7 @@ class FleetStore:
                 row.asked = None
 
     def drain(self, term: int, replica: Replica, reason: str) -> None:
-        """No gateway may call it from now on; what runs goes on."""
+        """No gateway may call it from now on; running calls continue."""
         with self._turn(term) as (session, _):
             row = self._moved(session, replica, ReplicaState.DRAINING, reason)
             self._report(self._revoked(session, row), row, replica)
@@ -181,7 +181,7 @@ class FleetStore:
         within_s: float | None = None,
         failure: str | None = None,
     ) -> None:
-        """It runs no more. `seen`: it ran until now, and is billed so. `detail` goes on record: how it was released.
+        """It runs no more. `seen`: it ran until now, and is billed so. `detail` is recorded: how it was released.
         `failure`: why it did not start, for those who look at the deployment and those who wait for it."""
         with self._turn(term) as (session, at):
             if seen:

@@ -251,7 +251,7 @@ def _accepted(tenant: str, event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook) -> list[Row]:
-    """Returns the rows that are over now and were not before, each once whoever else writes."""
+    """Returns the rows that are over now and were not before, each once, also with other writers."""
     for request, event in chunk.outcomes.items():
         if request in chunk.rows:
             _close(chunk.rows[request], event, prices)

@@ -48,7 +48,7 @@ class CallPoint(BaseModel):
 
 class BackendPoint(BaseModel):
     """One step from `begin` on: means over it, added up over the backends but for `kv_use`, their mean (0 to 1).
-    `running`, `waiting`: sequences. Null: no backend told of it."""
+    `running`, `waiting`: sequences. Null: no backend reported it."""
 
     model_config = ConfigDict(frozen=True)
 
