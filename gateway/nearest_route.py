@@ -18,7 +18,7 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
     {
         "/v1/assistants": "send the conversation to /v1/responses or /v1/chat/completions",
         "/v1/threads": "send the conversation to /v1/responses or /v1/chat/completions",
-        "/v1/conversations": "go on with previous_response_id at /v1/responses, or send it with each call",
+        "/v1/conversations": "continue with previous_response_id at /v1/responses, or send it with each call",
         "/v1/audio": "turn speech into text on the client, and send that to /v1/chat/completions",
         "/v1/images": "use an image service of your own; texts go to /v1/chat/completions",
         "/v1/videos": "use a video service of your own; texts go to /v1/chat/completions",

@@ -95,7 +95,7 @@ def _launch(backend: BackendRecord, name: str, deployment: str) -> Measure:
             "a pod on a node labelled for this tenant; its NetworkPolicy admits the gateways only and lets nothing out"
         )
         return _measure(ISOLATION, name, says, f"started by deployment {deployment} as Kubernetes Service")
-    says = "a process of the gateway's own host, without a network policy of its own"
+    says = "a process of the gateway's host, without a separate network policy"
     return _measure(ISOLATION, name, says, f"started by deployment {deployment} as local process", in_place=False)
 
 

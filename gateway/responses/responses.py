@@ -345,7 +345,7 @@ def _check_whole(records: list[ResponseRecord], opened: list[OpenedResponse | No
     """Raises ObjectNotFound where a turn is not kept any more, InvalidRequest where one has no answer."""
     if not records or records[-1].previous is not None or None in opened:
         raise ObjectNotFound(
-            "previous_response_id: there is no such response in this project; it, or one that it goes on with, was not"
+            "previous_response_id: there is no such response in this project; it, or one that it continues, was not"
             " kept, was deleted, or its time is over",
             param="previous_response_id",
             code="previous_response_not_found",
@@ -353,7 +353,7 @@ def _check_whole(records: list[ResponseRecord], opened: list[OpenedResponse | No
     for each in records:
         if each.status not in ANSWERED:
             raise InvalidRequest(
-                f"previous_response_id: that response is {each.status} and has no answer; wait for one, or go on with"
+                f"previous_response_id: that response is {each.status} and has no answer; wait for one, or continue"
                 " the one before it",
                 param="previous_response_id",
                 code="invalid_value",

@@ -107,7 +107,7 @@ class PolicyControl(Administration):
                 hours = self._approval_wait.total_seconds() / 3600
                 raise NotIndependent(
                     f"the {side} of proposal {row.number}, or the token used, was made less than {hours:g} hours ago "
-                    f"through the admin API, and nobody vouched for it since; wait, or let another role run "
+                    f"through the admin API, and no second person vouched for it; wait, or let another role run "
                     f"`domicile person vouch`"
                 )
 
