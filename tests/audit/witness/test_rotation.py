@@ -96,7 +96,7 @@ async def test_a_log_that_hides_its_rotation_is_found_out(
     home.signer = extra
     async with await home.open() as log:  # signs with a key that no record introduces
         await log.append(accepted("c"))
-    assert any("4 keys signed, but the records tell of 2 changes" in says for says in faults(home, key))
+    assert any("4 keys signed, but the records contain 2 changes" in says for says in faults(home, key))
 
 
 def verified(home: Home, *, later_s: int = 0) -> Report:
@@ -151,7 +151,7 @@ async def test_a_recent_change_does_not_excuse_an_earlier_one_that_is_not_record
             await log.append(accepted(f"b{number}", tenant="globex"))
     faults = [one for one in verified(home, later_s=hour).findings if one.severity == "error"]
     assert [(one.tenant, one.check) for one in faults] == [("globex", "keys")]
-    assert "3 keys signed, but the records tell of 0 changes" in faults[0].says
+    assert "3 keys signed, but the records contain 0 changes" in faults[0].says
 
 
 async def make(home: Home, target: Path) -> Path:
