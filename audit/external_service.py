@@ -7,10 +7,11 @@ a row a circuit breaker refuses without asking, and lets one call through after 
 
 The calls run on an event loop in a daemon thread, so that a deadline is exact whatever the caller is, and the end of
 the process waits for none of them. Redirects are not followed, proxies of the environment are not used, and no message
-repeats an address: it may hold a password.
+and no line of the log repeats an address: it may hold a password.
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 import threading
@@ -26,6 +27,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import httpx2
+
+for _library in ("httpx2", "httpcore2"):  # which log every address, at INFO, and header fields, at DEBUG
+    logging.getLogger(_library).setLevel(logging.WARNING)
 
 MAX_BYTES = 1 << 20
 AT_ONCE = 8

@@ -1,6 +1,6 @@
 """How a request body becomes a checked call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ NO_TEXT = frozenset({"role", "type", "id", "tool_call_id", "data", "file_data", 
 
 LEADING_CHARACTERS = 16 << 10
 MAX_ANSWER_TOKENS = 2**31 - 1
+MAX_NUMBER_TEXT = 64
+"""Characters of a number that is written as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,9 @@ class Call:
 
     `raw`: the client's bytes; of a call that continues from stored items, with these in it. Of another
     API's call `body` is the chat body that asks for the same, and `translation`
-    is how it is answered. `model` and `stream` are those of `request`; every step asks for them, so they are fields and
-    no properties.
+    is how it is answered. `thinking_budgets`: the smallest and the largest budget of thinking in it, -1 where the model
+    decides. `model` and `stream` are those of `request`; every step asks for them, so they are fields and no
+    properties.
     """
 
     endpoint: Endpoint
@@ -41,6 +44,7 @@ class Call:
     body: dict[str, Any]
     raw: bytes
     translation: Translation | None = None
+    thinking_budgets: tuple[int, ...] = ()
     model: str = field(init=False)
     stream: bool = field(init=False)
 
@@ -55,9 +59,12 @@ class Call:
 
     def most_tokens(self, default: int) -> int:
         """Tokens of all answers that may be generated, where one without a bound has `default`; `min_tokens` where that
-        is more. What the client asks for beyond what any server can do counts as that."""
+        is more. What the client asks for beyond what any server can do counts as that. A budget of thinking comes on
+        top, since not every server counts thoughts in the length of an answer (Alibaba's does not)."""
         longest = self.request.longest_answer
         each = max(default if longest is None else longest, self.request.min_tokens or 0)
+        if self.thinking_budgets:
+            each += max(default if budget < 0 else budget for budget in self.thinking_budgets)
         return min(each, MAX_ANSWER_TOKENS) * self.request.sequences
 
     @property
@@ -138,7 +145,8 @@ def _checked(endpoint: Endpoint, raw: bytes, body: Any, translation: Translation
     except ValidationError as error:
         raise invalid_body(error.errors(include_url=False, include_input=False)) from None
     _refuse_uncounted(endpoint, request)
-    return Call(endpoint, request, body, raw, translation)
+    budgets = _thinking_budgets(request) if endpoint.generates else ()
+    return Call(endpoint, request, body, raw, translation, budgets)
 
 
 def _refuse_uncounted(endpoint: Endpoint, request: GenerationRequest) -> None:
@@ -168,27 +176,72 @@ def _raises(plain: str, value: object) -> bool:
 
 
 def _uncounted_in(place: str, value: Any) -> str | None:
-    """The path of the first name inside of `value` that says how much is generated."""
-    if isinstance(value, str):  # transformers reads generation_config from a text
-        raw = value.encode()
-        BOUNDS.check(raw)
-        try:
-            value = read(raw)
-        except ValueError:
-            raise InvalidRequest(
-                f"The value of {place} is not an object; send a JSON object", param=place, code="invalid_value"
-            ) from None
+    """The path of the first name inside of `value` that says how much is generated, thoughts aside."""
+    for path, member in _members(place, _parsed(place, value)):
+        plain = _plain(path.rpartition(".")[2])
+        if plain in _COUNTED and _raises(plain, member) and not _is_of_thoughts(path):
+            return path
+    return None
+
+
+def _parsed(place: str, value: Any) -> Any:
+    """`value`, read from JSON where it is a text: transformers reads generation_config so. Raises InvalidRequest."""
+    if not isinstance(value, str):
+        return value
+    raw = value.encode()
+    BOUNDS.check(raw)
+    try:
+        return read(raw)
+    except ValueError:
+        raise InvalidRequest(
+            f"The value of {place} is not an object; send a JSON object", param=place, code="invalid_value"
+        ) from None
+
+
+def _members(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The path and the value of everything inside of `value`, the nearest first."""
     level: list[tuple[str, Any]] = [(place, value)]
     while level:
         inner: list[tuple[str, Any]] = []
         for path, each in level:
             members = each.items() if isinstance(each, dict) else enumerate(each) if isinstance(each, list) else ()
-            for name, member in members:
-                if isinstance(name, str) and (plain := _plain(name)) in _COUNTED and _raises(plain, member):
-                    return f"{path}.{name}"
-                inner.append((f"{path}.{name}", member))
+            inner += [(f"{path}.{name}", member) for name, member in members]
+        yield from inner
         level = inner
-    return None
+
+
+def _thinking_budgets(request: GenerationRequest) -> tuple[int, ...]:
+    """The smallest and the largest number that any server may read as how long the model shall think."""
+    budgets: list[int] = []
+    for name, value in (request.model_extra or {}).items():
+        if name in IDENTIFYING_FIELDS:
+            continue
+        whole = _parsed(name, value) if _plain(name) in _CONTAINERS else value
+        for path, member in ((name, whole), *_members(name, whole)):
+            if _is_of_thoughts(path) and (budget := _number_in(member)) is not None:
+                budgets.append(budget)
+    return (min(budgets), max(budgets)) if budgets else ()
+
+
+def _is_of_thoughts(path: str) -> bool:
+    """Servers have many names for it and put it at many places: ``thinking.budget_tokens`` (Anthropic, LiteLLM),
+    ``thinking_token_budget`` (vLLM), ``thinking_budget_tokens`` (llama.cpp), ``thinking_budget`` (SGLang, Alibaba),
+    ``reasoning.max_tokens`` (OpenRouter), ``nvext.max_thinking_tokens`` (NVIDIA NIM),
+    ``thinking_config.thinking_budget`` (Gemini), and a number as ``reasoning_effort`` (Fireworks)."""
+    plain = _plain(path)
+    return "think" in plain or "thought" in plain or "reasoning" in plain
+
+
+def _number_in(value: Any) -> int | None:
+    """`value` as a number of tokens, at least -1; None where a server would not read it as one."""
+    if isinstance(value, str) and len(value) <= MAX_NUMBER_TEXT:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return None
+    return int(max(-1, min(value, MAX_ANSWER_TOKENS)))
 
 
 _COUNTED = {

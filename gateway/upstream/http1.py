@@ -19,6 +19,9 @@ HIGH_WATER = 16 << 10
 """Buffered bytes at which reading from the connection is paused."""
 READ_SIZE = 16 << 10
 """Bytes per read. With HIGH_WATER it bounds the memory for a client that does not read (docs/operations.md)."""
+TLS_BUFFER = 16 << 10
+"""Bytes, not yet decrypted, at which TLS stops reading for a paused connection; asyncio's and uvloop's 256 kB are more
+than a client that does not read may cost."""
 MAX_HEAD = 64 << 10
 LATE_S = 0.25  # a timer this late was delayed by this process
 IDLE_S = 30.0  # an idle connection older than this is not reused: the peer may be about to close it
@@ -178,6 +181,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if hasattr(transport, "set_read_buffer_limits"):  # over TLS
+            transport.set_read_buffer_limits(high=TLS_BUFFER)
         self.usable = True
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -210,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
+        self._transport = None  # the buffers of TLS go now, and not when garbage is collected next
         if not self.complete:
             if exc is None and self._failure is None and self._ends_with_connection:
                 self.complete = True

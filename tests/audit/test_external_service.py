@@ -1,6 +1,7 @@
 """Calls to outside services against a server on loopback that is slow, endless, broken or gone."""
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -101,6 +102,20 @@ async def test_no_message_repeats_an_address():
     with pytest.raises(ExternalUnavailable) as raised:
         await service.ask("GET", "http://someone:CANARY@127.0.0.1:1/")
     assert "CANARY" not in str(raised.value) and not raised.value.sent
+
+
+@pytest.mark.parametrize("status", [200, 307, 500])
+async def test_no_line_of_the_log_repeats_an_address_or_a_field(caplog, status: int):
+    """Receivers of webhooks have secrets in their paths, time-stamping authorities a password before their host."""
+    said = b"HTTP/1.1 %d X\r\nlocation: http://127.0.0.1/CANARY\r\ncontent-length: 0\r\n\r\n" % status
+    with caplog.at_level(logging.DEBUG):
+        async with serving(saying(said)) as url:
+            service = ExternalService("the test", deadline_s=5)
+            told = {"authorization": "Bearer CANARY"}
+            address = url.replace("://", "://someone:CANARY@") + "CANARY?key=CANARY"
+            assert (await service.ask("POST", address, content=b"CANARY", headers=told)).status == status
+            await service.aclose()
+    assert "CANARY" not in caplog.text
 
 
 async def test_after_several_failures_the_service_is_not_asked_until_a_pause_is_over():

@@ -178,6 +178,49 @@ def test_what_does_not_raise_how_much_is_generated_is_left_alone(more):
     assert parse_call(CHAT, json.dumps({**GOOD, **more}).encode()).most_tokens(512) == 512
 
 
+@pytest.mark.parametrize(
+    ("more", "tokens"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": 9000}}, 9000),
+        ({"thinking": {"type": "enabled", "token_budget": 9000}}, 9000),
+        ({"thinking_token_budget": 9000}, 9000),
+        ({"thinkingTokenBudget": 9000.0}, 9000),
+        ({"thinking_budget_tokens": "9000"}, 9000),
+        ({"enable_thinking": True, "thinking_budget": 9000}, 9000),
+        ({"reasoning_budget": 9000, "thinking_budget": 8000}, 9000),
+        ({"reasoning": {"max_tokens": 9000, "effort": "high"}}, 9000),
+        ({"reasoning_effort": 9000}, 9000),
+        ({"reasoning_effort": "high", "reasoning": {"effort": "low"}}, 0),
+        ({"nvext": {"max_thinking_tokens": 9000}}, 9000),
+        ({"extra_body": {"google": {"thinking_config": {"thinking_budget": 9000, "include_thoughts": True}}}}, 9000),
+        ({"google": {"thinkingConfig": {"thinkingBudget": 9000}}}, 9000),
+        ({"extra_body": {"reasoning": {"max_tokens": 9000}}}, 9000),
+        ({"extra_body": '{"thinking": {"budget_tokens": 9000}}'}, 9000),
+        ({"generation_config": '{"thinkingConfig": {"thinkingBudget": 9000}}'}, 9000),
+        ({"chat_template_kwargs": {"enable_thinking": True, "thinking_budget": 9000}}, 9000),
+        ({"custom_params": [{"thinking_budget": 9000}]}, 9000),
+        ({"google": {"thinking_config": {"thinking_budget": -1}}}, 512),  # as much as the model likes
+        ({"google": {"thinking_config": {"thinking_budget": -1}}, "thinking_budget": 9000}, 9000),
+        ({"thinking_budget": 10**400}, 2**31 - 1 - 100),
+        ({"thinking_budget": "1e400"}, 2**31 - 1 - 100),
+        ({"thinking_budget": "-1e400", "reasoning_budget": "nan"}, 512),
+        ({"thinking_budget": None, "thinking": "auto", "reasoning": True}, 0),
+        ({"metadata": {"thinking_budget": "9000"}, "user": "thinking"}, 0),
+        ({"tools": [{"type": "function", "function": {"name": "thinking", "parameters": {"maxLength": 9}}}]}, 0),
+    ],
+)
+def test_a_budget_of_thinking_in_any_servers_spelling_is_reserved_beside_the_answer(more, tokens):
+    call = parse_call(CHAT, json.dumps({**GOOD, "max_tokens": 100, "n": 1, **more}).encode())
+    assert call.most_tokens(512) == 100 + tokens
+    call = parse_call(CHAT, json.dumps({**GOOD, "n": 3, **more}).encode())
+    assert call.most_tokens(512) == 3 * min(512 + tokens, 2**31 - 1)
+
+
+def test_a_budget_of_thinking_is_nothing_where_nothing_is_generated():
+    body = {"model": "m", "input": "x", "thinking_budget": 9000}
+    assert parse_call(EMBEDDINGS, json.dumps(body).encode()).thinking_budgets == ()
+
+
 @pytest.mark.parametrize("value", ["{", "x", "[" * 100_000, "", '{"a": NaN}'])
 def test_parameters_of_another_server_that_cannot_be_read_are_refused_by_name(value):
     assert refusal({**GOOD, "generation_config": value}).param in ("generation_config", None)

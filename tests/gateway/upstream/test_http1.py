@@ -5,12 +5,23 @@ import socket
 import ssl
 import struct
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from ipaddress import ip_address
 
 import pytest
+from cryptography import x509
 
 from gateway.server.serve import run
-from gateway.upstream.http1 import HIGH_WATER, LATE_S, READ_SIZE, ConnectError, ConnectionLost, Pool, ProtocolError
+from gateway.upstream.http1 import (
+    HIGH_WATER,
+    LATE_S,
+    READ_SIZE,
+    ConnectError,
+    ConnectionLost,
+    Pool,
+    ProtocolError,
+)
+from tests.backend.certificates import Authority
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -407,3 +418,39 @@ async def test_a_stream_that_is_taken_is_not_silent():
         with pytest.raises(TimeoutError):
             [piece async for piece in response.pieces(0.35, None, comments, lambda _: True)]
     assert comments.said >= 1
+
+
+@pytest.mark.parametrize("loop", [asyncio.run, run], ids=["asyncio", "uvloop"])
+def test_a_reader_that_pauses_holds_little_of_tls_and_a_closed_connection_nothing(tmp_path, loop):
+    ca = Authority(tmp_path)
+    files = ca.issue("leaf", [x509.IPAddress(ip_address("127.0.0.1"))])
+    of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_server.load_cert_chain(files.cert, files.key)
+    sent = asyncio.Event()
+
+    async def serve(reader, writer):
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            for _ in range(100):  # 800 kB, which the buffers of the kernel take
+                writer.write(b"x" * (8 << 10))
+                await asyncio.sleep(0.001)
+            sent.set()
+            await reader.read()
+        writer.close()
+
+    async def check():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=of_server)
+        port = server.sockets[0].getsockname()[1]
+        pool = Pool(f"https://127.0.0.1:{port}", ssl.create_default_context(cafile=ca.cert), 10)
+        connection, _ = await pool.acquire()
+        await connection.request(pool.head("GET", "/", 0, "r"), b"", 10)
+        await asyncio.wait_for(sent.wait(), 30)
+        held = len(connection.pending), connection._transport.get_read_buffer_size()
+        pool.release(connection)
+        await asyncio.sleep(0.1)
+        server.close()
+        return held, connection._transport
+
+    (pending, under_tls), transport = loop(check())
+    assert HIGH_WATER < pending <= HIGH_WATER + READ_SIZE and under_tls <= 64 << 10 and transport is None
