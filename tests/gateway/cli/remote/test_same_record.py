@@ -64,6 +64,8 @@ audit hold create acme --records {seq} --json =second:hold_id
 audit hold create acme --json =third:hold_id
 !audit hold create acme --subject {alice} --records 1
 !audit hold create acme --records 9-1
+!audit hold create acme --records 999999
+!audit hold create acme --records {seq}-999999
 audit hold list acme
 audit hold list acme --json
 ~audit hold release acme nothing
