@@ -57,6 +57,15 @@ class ExternalAnswer:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Where the body of a long answer goes, piece by piece: never all of it in memory, and the deadline begins anew
+    with each piece. `take` runs on the loop of all outside calls, so it may write a file and wait for nothing."""
+
+    take: Callable[[bytes], object]
+    max_bytes: float
+
+
 class Breaker:
     """Opens after `failures` in a row, for `pause_s` seconds and twice as long each time, up to `longest_s`."""
 
@@ -133,11 +142,18 @@ class ExternalService:
         self._waiting = 0
 
     def request(
-        self, method: str, url: str, *, content: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        into: "Download | None" = None,
     ) -> ExternalAnswer:
-        """Ask, and wait for the whole answer, from a thread. Raises ExternalUnavailable."""
+        """Ask, and wait for the whole answer, from a thread; the body of a success goes `into` a download, if one is
+        given. Raises ExternalUnavailable."""
         try:
-            return self._submit(method, url, content, headers).result()
+            return self._submit(method, url, content, headers, into).result()
         except CancelledError:
             raise ExternalUnavailable(
                 f"the answer of {self.name} was not waited for, since this process ends; call again after the restart",
@@ -170,12 +186,17 @@ class ExternalService:
         return _close(client)
 
     def _submit(
-        self, method: str, url: str, content: bytes | None, headers: Mapping[str, str] | None
+        self,
+        method: str,
+        url: str,
+        content: bytes | None,
+        headers: Mapping[str, str] | None,
+        into: "Download | None" = None,
     ) -> "Future[ExternalAnswer]":
-        return _runner().submit(self._call(method, url, content, headers))
+        return _runner().submit(self._call(method, url, content, headers, into))
 
     async def _call(
-        self, method: str, url: str, content: bytes | None, headers: Mapping[str, str] | None
+        self, method: str, url: str, content: bytes | None, headers: Mapping[str, str] | None, into: "Download | None"
     ) -> ExternalAnswer:
         if wait := self._breaker.waits():
             raise ExternalUnavailable(
@@ -188,9 +209,9 @@ class ExternalService:
         self._waiting += 1
         began = False
         try:
-            async with asyncio.timeout(self._deadline_s), self._turn:
+            async with asyncio.timeout(self._deadline_s) as deadline, self._turn:
                 began = True
-                answer = await self._exchange(method, url, content, headers)
+                answer = await self._exchange(method, url, content, headers, into, deadline)
         except TimeoutError:
             if not began:  # others of ours were in the way
                 raise ExternalUnavailable(f"too many calls wait for {self.name}; try again later", sent=False) from None
@@ -210,7 +231,13 @@ class ExternalService:
         return answer
 
     async def _exchange(
-        self, method: str, url: str, content: bytes | None, headers: Mapping[str, str] | None
+        self,
+        method: str,
+        url: str,
+        content: bytes | None,
+        headers: Mapping[str, str] | None,
+        into: "Download | None",
+        deadline: asyncio.Timeout,
     ) -> ExternalAnswer:
         if self._client is None:
             self._client = httpx2.AsyncClient(
@@ -232,14 +259,19 @@ class ExternalService:
         async with self._client.stream(method, url, content=content, headers=sent, extensions=named) as answer:
             if answer.headers.get("content-encoding", "identity").lower() != "identity":
                 raise httpx2.ReadError(COMPRESSED)
-            pieces, size = [], 0
+            body = bytearray()
+            downloads = into if into is not None and answer.is_success else None
+            take, most = (body.extend, self._max_bytes) if downloads is None else (downloads.take, downloads.max_bytes)
+            size = 0
             async for piece in answer.aiter_bytes():
                 size += len(piece)
-                if size > self._max_bytes:
-                    raise httpx2.ReadError(f"its answer is larger than {self._max_bytes} bytes; check its address")
-                pieces.append(piece)
+                if size > most:
+                    raise httpx2.ReadError(f"its answer is larger than {most} bytes; check its address")
+                take(piece)
+                if downloads is not None:
+                    deadline.reschedule(asyncio.get_running_loop().time() + self._deadline_s)
             lowered = {name.lower(): value for name, value in answer.headers.items()}
-            return ExternalAnswer(answer.status_code, lowered, b"".join(pieces))
+            return ExternalAnswer(answer.status_code, lowered, bytes(body))
 
     async def _checked(self, url: str, may_reach: Callable[[IPv4Address | IPv6Address], bool]) -> tuple[str, str, str]:
         """The host, the URL with an address in its place, and the header that names the host."""

@@ -216,7 +216,9 @@ def create_region(
     if as_json:
         typer.echo(json.dumps({"catalogue": version, "file": str(file), "region": region}, ensure_ascii=False))
     else:
-        typer.echo(f"{file} has region {region}; its version is {version}")
+        typer.echo(
+            f"{file} has region {region}; its version is {version}. A gateway that runs reads it when it restarts."
+        )
 
 
 def _asked(catalogue: Path | None, data: Path | None = None) -> Elsewhere | None:

@@ -28,7 +28,7 @@ class Api(Protocol):
 
     def post(self, *path: str, body: Row) -> Any: ...
 
-    def content(self, *path: str) -> bytes: ...
+    def download(self, take: Callable[[bytes], object], *path: str, max_bytes: int) -> None: ...
 
 
 class OverApi:
@@ -132,10 +132,15 @@ class OverApi:
                 told = pack["done"]
             if pack["state"] != "made":
                 raise AuditError(f"the gateway could not make the pack: {pack['why']}; mend that, and ask again")
-            content = self._api.content(*where, "file")
-            if sha256(content).hexdigest() != pack["sha256"]:
+            digest = sha256()
+
+            def take(piece: bytes) -> None:
+                digest.update(piece)
+                file.write(piece)
+
+            self._api.download(take, *where, "file", max_bytes=pack["size_bytes"])
+            if digest.hexdigest() != pack["sha256"]:
                 raise AuditError("the pack did not arrive as the gateway made it; ask again")
-            file.write(content)
         return dict(pack)
 
     def _right(self, tenant: str, *path: str, body: Row) -> Row:

@@ -248,8 +248,10 @@ async def place_hold(
     """From now on nothing of the subject, of the records (first, last) or of the tenant is deleted; returns its id.
 
     It takes effect before it is recorded, so that a crash in between deletes nothing. Raises AuditError if
-    nothing is kept of the subject.
+    nothing is kept of the subject, or if not all of the records are on record.
     """
+    if records is not None:
+        await context.in_thread(lambda: _require_on_record(context, tenant, *records))
     hold_id = context.new_id()
     key_id = None
     if subject is not None:
@@ -274,6 +276,17 @@ async def release_hold(context: AuditContext, tenant: str, hold_id: str, *, acto
         raise AuditError(f"no legal hold {hold_id} is in force for tenant {tenant}; see `domicile audit hold list`")
     await context.record(_hold_event("legal_hold.released", standing[hold_id], actor))
     await context.with_values(partial(_fall, hold_id=hold_id))
+
+
+def _require_on_record(context: AuditContext, tenant: str, first: int, last: int) -> None:
+    """A hold on numbers that no record has yet would look like one on what was meant, and keep what comes later."""
+    with context.reading() as reader:
+        size, _ = reader.head(tenant)
+    if not 0 <= first <= last < size:
+        there = f"its records are 0 to {size - 1}" if size else "it has no record"
+        raise AuditError(
+            f"tenant {tenant} has no records {first} to {last}: {there}; check the numbers with `domicile audit show`"
+        )
 
 
 def _hold_event(kind: str, hold: Hold, actor: str) -> LegalHold:

@@ -1,7 +1,10 @@
 """``domicile apply``: change an installation to the state that a folder of YAML files declares."""
 
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +18,7 @@ from gateway.cli.terminal.shell import (
     confirm,
     fail,
     opened_control,
+    opened_database,
     opened_inventory,
     opened_reports,
     remote_url,
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 
 CHANGED = 2
 """Exit status of a plan that has changes."""
+LEASE_S = 120.0
+"""For one change, or for a person to answer."""
 
 
 def apply(
@@ -58,18 +64,54 @@ def apply(
     from gateway.cli.declared.changes import changes
 
     declared = _read(folder, signed=require_signed)
-    with opened_inventory(data) as inventory, opened_reports(data) as reports:
-        found = list(changes(declared, inventory, reports, prune=prune, feasibility=_feasibility(data)))
+
+    def compared() -> "list[Change]":
+        with opened_inventory(data) as inventory, opened_reports(data) as reports:
+            return list(changes(declared, inventory, reports, prune=prune, feasibility=_feasibility(data)))
+
     if plan:
+        found = compared()
         _show(found, as_json)
         raise typer.Exit(CHANGED if found else 0)
-    gone = [change for change in found if change.sign == "-"]
-    if gone:
-        confirm(f"Delete {len(gone)} of what is there for good ({'; '.join(change.what for change in gone[:5])})?", yes)
-    with opened_control(ctx, data) as control:
-        _make(control, found, as_json)
+    with _alone(data) as still_alone:
+        found = compared()
+        gone = [change for change in found if change.sign == "-"]
+        if gone:
+            named = "; ".join(change.what for change in gone[:5])
+            confirm(f"Delete {len(gone)} of what is there for good ({named})?", yes)
+        with opened_control(ctx, data) as control:
+            _make(control, found, as_json, still_alone)
     if any(change.sign == "!" for change in found):
         fail("what is marked with ! differs and was left as it is; see each line")
+
+
+@contextmanager
+def _alone(data: Path) -> Iterator[Callable[[], None]]:
+    """No other run compares and changes this installation meanwhile: both would make the same keys and versions. What
+    is yielded is called before each change, and ends the command where another run came in between. An installation
+    elsewhere has no such lease: its admin API makes one change at a time."""
+    if remote_url(data) is not None:
+        yield lambda: None
+        return
+    from gateway.database.leases import Lease
+
+    with opened_database(data) as (installation, database):
+        lease = Lease(database, f"apply:{installation.cell}", token_hex(8), ttl_s=LEASE_S)
+        term = lease.take()
+        if term is None:
+            fail(
+                "another `domicile apply` is changing this installation; wait until it has ended (one that was killed "
+                f"is over after {LEASE_S:g} s)"
+            )
+
+        def still_alone() -> None:
+            if lease.take() != term:
+                fail("another `domicile apply` may have changed this installation meanwhile; run this one again")
+
+        try:
+            yield still_alone
+        finally:
+            lease.release()
 
 
 def _feasibility(data: Path) -> "Feasibility | None":
@@ -96,12 +138,13 @@ def _read(folder: Path, *, signed: bool) -> "Folder":
         fail(f"{folder} cannot be read: {error.strerror}; name a folder by -f")
 
 
-def _make(control: "Control", found: "list[Change]", as_json: bool) -> None:
+def _make(control: "Control", found: "list[Change]", as_json: bool, still_alone: Callable[[], None]) -> None:
     """Where one fails, those before it are made, and are said: a secret of theirs is in no other place."""
     secrets: dict[str, str] = {}
     done: list[Change] = []
     try:
         for change in found:
+            still_alone()
             if change.make is not None and (secret := change.make(control)) is not None:
                 secrets[change.what] = secret
             done.append(change)

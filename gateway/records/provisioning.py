@@ -3,8 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from gateway.records.control import Role
+
+Comparison = Literal["eq", "sw"]
+"""Equal, or starts with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import hmac
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,7 +18,7 @@ from gateway.database.errors import Duplicate, Invalid, NotFound, Stale, StoreEr
 from gateway.nearest_route import methods_here
 from gateway.records.provisioning import ProvisionedGroup, ProvisionedUser
 from gateway.scim.errors import ScimError, invalid
-from gateway.scim.filters import equality, searched
+from gateway.scim.filters import comparison, searched
 from gateway.scim.patch import patched
 from gateway.scim.resources import (
     GROUP_KNOWN,
@@ -40,6 +41,7 @@ log = logging.getLogger("domicile.gateway")
 PREFIX = "/scim/v2"
 MEDIA_TYPE = "application/scim+json"
 MAX_BODY = 2 << 20
+PATCH_TRIES = 20
 LIST = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
 _USER_FILTERS: Mapping[str, Attribute] = {
     "username": "name", "externalid": "external_id", "id": "id", "displayname": "display_name",
@@ -167,17 +169,24 @@ class _Resources:
         return self._said(200, self._replace(self._people(), request.path_params["id"], body, _version(request)))
 
     def patch(self, request: Request, body: Any) -> Answer:
-        """Read the resource, apply the operations and replace it, unless it was changed in between."""
-        store, key = self._people(), request.path_params["id"]
+        """Read the resource, apply the operations and replace it, unless it was changed in between: then again, where
+        the request names no version, since operations such as those that add members are of no version."""
+        store, key, version = self._people(), request.path_params["id"], _version(request)
+        for _ in range(PATCH_TRIES - 1 if version is None else 0):
+            with suppress(Stale):
+                return self._patched(store, key, body, None)
+        return self._patched(store, key, body, version)
+
+    def _patched(self, store: Provisioning, key: str, body: Any, version: int | None) -> Answer:
         before = self._show(store, key)
-        if (version := _version(request)) not in (None, before.version):
+        if version not in (None, before.version):
             raise Stale("it was changed since you last read it; read it again, and repeat the change")
         changed = self._unassigned | {
             name: value
             for name, value in patched(self._to_json(before, self._base), body, self._known).items()
             if value is not None
         }
-        return self._said(200, self._replace(store, key, changed, before.version if version is None else version))
+        return self._said(200, self._replace(store, key, changed, before.version))
 
     def delete(self, request: Request, body: Any) -> Answer:
         self._delete(self._people(), request.path_params["id"], _version(request))
@@ -230,10 +239,11 @@ class _Search:
         them. Raises ScimError."""
         if "filter" not in query:
             return [*self._kinds.values()], query
-        attribute, value = equality(query["filter"])
+        attribute, operator, value = comparison(query["filter"])
         if attribute == "meta.resourcetype":
             without = {name: said for name, said in query.items() if name != "filter"}
-            return [kind for name, kind in self._kinds.items() if name == value], without
+            is_meant = str.startswith if operator == "sw" else str.__eq__
+            return [kind for name, kind in self._kinds.items() if is_meant(name, value)], without
         schema, _, attribute = attribute.rpartition(":")
         meant = [
             kind

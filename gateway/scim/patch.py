@@ -13,7 +13,8 @@ from gateway.scim.filters import equality
 
 PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
 MAX_OPERATIONS = 1000
-_PATH = re.compile(r"(?:urn:[\w.:-]+:)?([A-Za-z$][\w$-]*)(?:\[(.+)\])?(?:\.([A-Za-z$][\w$-]*))?")
+_PATH = re.compile(r"(?:(urn:[\w.:-]+):)?([A-Za-z$][\w$-]*)(?:\[(.+)\])?(?:\.([A-Za-z$][\w$-]*))?")
+_CORE = "urn:ietf:params:scim:schemas:core:2.0:"
 
 Resource = dict[str, Any]
 
@@ -88,10 +89,12 @@ def _targets(path: Any, value: Any, known: Mapping[str, str]) -> list[tuple[str,
     found = _PATH.fullmatch(path) if isinstance(path, str) and len(path) <= 1024 else None
     if found is None:
         raise invalid('the path is not attribute, attribute[value eq "…"] or attribute.part; correct it', "invalidPath")
-    name = known.get(found[1].lower())
-    if name is None or found[3] is not None:  # sub-attributes are not stored
+    schema, name = found[1] or "", known.get(found[2].lower())
+    if schema and not f"{schema}:".lower().startswith(_CORE.lower()):  # an extension's attribute of the same name
         return []
-    return [(name, found[2], value)]
+    if name is None or found[4] is not None:  # sub-attributes are not stored
+        return []
+    return [(name, found[3], value)]
 
 
 def _divided(items: Any, condition: str) -> tuple[list[Any], list[Any]]:

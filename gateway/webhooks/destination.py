@@ -6,7 +6,15 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address inside, which may be a private one
+_UNICAST = IPv6Network("2000::/3")
+"""All that IANA has allocated for global unicast. Outside of it are addresses that lead into a network in other ways:
+IPv4 inside (``::/96``, NAT64 of RFC 6052 and RFC 8215), site-local ones (``fec0::/10``), SIDs (RFC 9602)."""
+_NOT_PUBLIC: tuple[Network, ...] = (
+    IPv6Network("3fff::/20"),  # documentation, RFC 9637
+    IPv4Network("192.0.0.0/24"),  # assigned to protocols, RFC 6890
+    IPv4Network("192.88.99.0/24"),  # once relays of 6to4, RFC 7526
+    IPv4Network("168.63.129.16/32"),  # Azure's host, which tells a machine of itself
+)
 
 
 def reachable(networks: Sequence[Network]) -> Callable[[Address], bool]:
@@ -24,7 +32,9 @@ def reachable(networks: Sequence[Network]) -> Callable[[Address], bool]:
 def is_public(address: Address) -> bool:
     """Return whether an address is public: not loopback, private, link-local (cloud metadata) or multicast."""
     address = _plain(address)
-    if isinstance(address, IPv6Address) and (address in _NAT64 or address.sixtofour or address.teredo):
+    if isinstance(address, IPv6Address) and (address not in _UNICAST or address.sixtofour or address.teredo):
+        return False
+    if any(address.version == network.version and address in network for network in _NOT_PUBLIC):
         return False
     return address.is_global and not address.is_multicast
 

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from audit import external_service
-from audit.external_service import Breaker, ExternalService, ExternalUnavailable
+from audit.external_service import Breaker, Download, ExternalService, ExternalUnavailable
 from tests.backend.certificates import Authority
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -242,3 +242,50 @@ async def test_the_certificate_is_checked_for_the_name_and_not_for_the_address(n
                 await service.ask("GET", f"https://{name}:{port}/")
     finally:
         server.close()
+
+
+def in_pieces(status: str, pieces: int, pause_s: float = 0.0) -> Handler:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {pieces * 1000}\r\n\r\n".encode())
+        for number in range(pieces):
+            writer.write(b"%d" % (number % 10) * 1000)
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+
+    return answer
+
+
+async def asked_for(handler: Handler, max_bytes: float, deadline_s: float = 20) -> tuple[int, bytes, bytes]:
+    """Status, what was given to the download, and what came as the content."""
+    taken = bytearray()
+    async with serving(handler) as url:
+        service = ExternalService("the test", deadline_s=deadline_s, max_bytes=5_000)
+        try:
+            answer = await asyncio.to_thread(service.request, "GET", url, into=Download(taken.extend, max_bytes))
+        finally:
+            await service.aclose()
+    return answer.status, bytes(taken), answer.content
+
+
+async def test_a_download_may_be_larger_than_any_answer_and_take_longer_than_the_deadline():
+    whole = b"".join(b"%d" % (number % 10) * 1000 for number in range(8))
+    assert await asked_for(in_pieces("200 OK", 8, pause_s=0.25), 8_000, deadline_s=1.2) == (200, whole, b"")
+
+
+async def test_a_download_has_a_bound_and_a_piece_that_does_not_come_is_not_waited_for():
+    with pytest.raises(ExternalUnavailable, match="larger than 7999 bytes"):
+        await asked_for(in_pieces("200 OK", 8), 7_999)
+    with pytest.raises(ExternalUnavailable, match=r"did not answer within 0\.3 seconds"):
+        await asked_for(in_pieces("200 OK", 2, pause_s=30), 8_000, deadline_s=0.3)
+
+
+async def test_a_download_that_breaks_off_is_an_error():
+    with pytest.raises(ExternalUnavailable, match="cannot be reached"):
+        await asked_for(saying(HEAD + b"content-length: 10\r\n\r\n12345"), 8_000)
+
+
+async def test_what_an_error_says_is_no_part_of_a_download():
+    status, taken, content = await asked_for(in_pieces("404 Not Found", 1), 8_000)
+    assert (status, taken, len(content)) == (404, b"", 1000)
+    with pytest.raises(ExternalUnavailable, match="larger than 5000 bytes"):
+        await asked_for(in_pieces("404 Not Found", 8), 8_000)

@@ -210,6 +210,19 @@ def test_a_unit_gives_no_more_than_it_needs(name):
     assert settings["User"] != "root"
 
 
+def test_the_gateways_unit_lets_the_state_of_the_clock_be_read_and_nothing_set_it():
+    """The record has it from adjtimex, which glibc asks as clock_adjtime; ProtectClock would refuse both."""
+    settings = unit("domicile.service")
+    allowed = {name for key, value in settings if key == "SystemCallFilter" for name in value.split()}
+    assert {"adjtimex", "clock_adjtime"} <= allowed and "ProtectClock" not in dict(settings)
+    assert dict(settings)["CapabilityBoundingSet"] == "" and not any(name.startswith("~") for name in allowed)
+
+
+def test_a_unit_reloads_where_there_is_no_kill_but_the_shells():
+    reloads = [value for key, value in unit("domicile.service") if key == "ExecReload"]
+    assert [value.split()[0] for value in reloads] == ["/opt/domicile/bin/domicile", "/bin/sh"]
+
+
 # --- alerts and dashboard --------------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,13 @@
 """Client for the admin API: JSON requests and responses, pagination, and problem responses as the store's errors."""
 
 import json
+import math
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from audit.external_service import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
+from audit.external_service import Breaker, Download, ExternalAnswer, ExternalService, ExternalUnavailable
 from gateway.cli.remote.credentials import Credentials
 from gateway.configuration.settings import is_safe_url
 from gateway.database.errors import (
@@ -23,7 +24,7 @@ INVALID_VALUE = "urn:domicile:invalid-value"
 """The type of a problem, as `gateway.admin.calls.problems` has it."""
 DEADLINE_S = 60.0
 MAX_BYTES = 256 << 20
-"""Largest response in bytes; exports are long."""
+"""Largest response in bytes that is held in memory; files are written as they come."""
 PAGE = 200
 
 
@@ -71,13 +72,9 @@ class AdminApi:
         """Return the JSON of a response. Raises NotFound, other errors of the store, NotLoggedIn, Unreachable."""
         return self._json(self._ask("GET", path, query, None))
 
-    def text(self, *path: str, **query: Any) -> str:
-        """As `get`, for a response that is not JSON."""
-        return self.content(*path, **query).decode("utf-8")
-
-    def content(self, *path: str, **query: Any) -> bytes:
-        """As `get`, for a response that is a file."""
-        return self._ask("GET", path, query, None).content
+    def download(self, take: Callable[[bytes], object], *path: str, max_bytes: float = math.inf, **query: Any) -> None:
+        """As `get`, for a response that is a file of up to `max_bytes`: each piece is given to `take` as it comes."""
+        self._ask("GET", path, query, None, Download(take, max_bytes))
 
     def post(self, *path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
         return self._json(self._ask("POST", path, query, body))
@@ -94,7 +91,14 @@ class AdminApi:
             if (after := page["next"]) is None:
                 return
 
-    def _ask(self, method: str, path: tuple[str, ...], query: Mapping[str, Any], body: Any) -> ExternalAnswer:
+    def _ask(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: Mapping[str, Any],
+        body: Any,
+        into: Download | None = None,
+    ) -> ExternalAnswer:
         url = self._url + PREFIX + "".join(f"/{quote(part, safe='')}" for part in path)
         asked = {name: value for name, value in query.items() if value is not None}
         if asked:
@@ -103,7 +107,7 @@ class AdminApi:
         if body is not None:
             headers["content-type"], content = "application/json", json.dumps(body).encode()
         try:
-            answer = self._service.request(method, url, content=content, headers=headers)
+            answer = self._service.request(method, url, content=content, headers=headers, into=into)
         except ExternalUnavailable as error:
             raise Unreachable(str(error)) from error
         if not 200 <= answer.status < 300:

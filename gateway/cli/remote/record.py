@@ -1,6 +1,6 @@
 """The admin API as the commands of `audit` ask it: with the errors that the record itself would raise."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,9 @@ class RecordApi:
         with _of_the_record():
             return self._api.post(*path, body=body)
 
-    def content(self, *path: str) -> bytes:
+    def download(self, take: Callable[[bytes], object], *path: str, max_bytes: int) -> None:
         with _of_the_record():
-            return self._api.content(*path)
+            self._api.download(take, *path, max_bytes=max_bytes)
 
 
 @contextmanager

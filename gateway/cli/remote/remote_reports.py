@@ -2,6 +2,7 @@
 same methods."""
 
 from collections.abc import Iterator, Sequence
+from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from gateway.cli.remote.api import AdminApi
@@ -146,8 +147,11 @@ class RemoteReports:
     def ledger(self, tenant: str | None, span: Span, *, as_json: bool) -> Iterator[str]:
         path = ("usage",) if tenant is None else ("tenants", tenant, "usage")
         form = "jsonl" if as_json else "csv"
-        text = self._api.text(*path, "calls", since=span.since, until=span.until, format=form)
-        return iter(text.splitlines(keepends=True))
+        with TemporaryFile() as file:  # a year of calls is longer than memory
+            self._api.download(file.write, *path, "calls", since=span.since, until=span.until, format=form)
+            file.seek(0)
+            for line in file:
+                yield line.decode("utf-8")
 
     def ledger_size(self, tenant: str | None, span: Span) -> int:
         return 0  # known when all of it is here

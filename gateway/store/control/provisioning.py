@@ -17,7 +17,7 @@ from gateway.database.errors import Duplicate, InvalidValue, NotFound, Stale
 from gateway.database.tables.control import AccessTokenRow, PersonRow
 from gateway.database.tables.provisioning import ScimGroupRow, ScimMemberRow, ScimUserRow
 from gateway.records.control import PersonRecord
-from gateway.records.provisioning import GroupFields, Mapped, ProvisionedGroup, ProvisionedUser, UserFields
+from gateway.records.provisioning import Comparison, GroupFields, Mapped, ProvisionedGroup, ProvisionedUser, UserFields
 from gateway.store.change import Change, checked_text
 from gateway.store.control.people import log_of
 from gateway.store.control.sessions import SessionControl
@@ -25,6 +25,7 @@ from gateway.store.lookup import token_record
 
 AnyRow = TypeVar("AnyRow", ScimUserRow, ScimGroupRow)
 Attribute = Literal["id", "name", "external_id", "display_name"]
+Condition = tuple[Attribute, Comparison, str]
 MAX_MEMBERS = 10_000
 
 
@@ -77,7 +78,7 @@ class Provisioning(SessionControl):
         with self._reading() as change:
             return _user(change, self._row(change, ScimUserRow, user, None))
 
-    def users(self, where: tuple[Attribute, str] | None, start: int, count: int) -> tuple[int, list[ProvisionedUser]]:
+    def users(self, where: Condition | None, start: int, count: int) -> tuple[int, list[ProvisionedUser]]:
         """Return the number of matching users, and at most `count` of them from `start` on, counted from 1."""
         with self._reading() as change:
             total, rows = self._listed(change, ScimUserRow, where, start, count)
@@ -116,7 +117,7 @@ class Provisioning(SessionControl):
         with self._reading() as change:
             return _group(change, self._row(change, ScimGroupRow, group, None))
 
-    def groups(self, where: tuple[Attribute, str] | None, start: int, count: int) -> tuple[int, list[ProvisionedGroup]]:
+    def groups(self, where: Condition | None, start: int, count: int) -> tuple[int, list[ProvisionedGroup]]:
         with self._reading() as change:
             total, rows = self._listed(change, ScimGroupRow, where, start, count)
             return total, [_group(change, row) for row in rows]
@@ -216,7 +217,7 @@ class Provisioning(SessionControl):
         return row
 
     def _listed(
-        self, change: Change, table: type[AnyRow], where: tuple[Attribute, str] | None, start: int, count: int
+        self, change: Change, table: type[AnyRow], where: Condition | None, start: int, count: int
     ) -> tuple[int, Sequence[AnyRow]]:
         conditions = [table.cell == self._cell]
         if where is not None:
@@ -225,16 +226,19 @@ class Provisioning(SessionControl):
         rows = select(table).where(*conditions).order_by(col(table.created_at), col(table.id))
         return total, change.session.exec(rows.offset(max(start, 1) - 1).limit(count)).all() if count else []
 
-    def _matching(self, change: Change, table: type[AnyRow], attribute: Attribute, value: str) -> Any:
+    def _matching(
+        self, change: Change, table: type[AnyRow], attribute: Attribute, operator: Comparison, value: str
+    ) -> Any:
         """The condition for one attribute, without case where its schema says ``caseExact: false`` (RFC 7643 §2.2).
         Display names have no form for comparison beside them: they are compared here, since SQLite's ``lower`` knows
-        ASCII alone."""
-        if attribute == "name":
-            return table.name_key == _key(value)
+        ASCII alone. Beginnings are cut out, since its ``LIKE`` ignores case."""
         if attribute != "display_name":
-            return getattr(table, attribute) == value
+            column = table.name_key if attribute == "name" else getattr(table, attribute)
+            wanted = _key(value) if attribute == "name" else value
+            return (column if operator == "eq" else func.substr(column, 1, len(wanted))) == wanted
         named = change.session.exec(select(ScimUserRow.id, ScimUserRow.display_name).where(table.cell == self._cell))
-        return col(table.id).in_([key for key, name in named if _key(name) == _key(value)])
+        is_meant = str.startswith if operator == "sw" else str.__eq__
+        return col(table.id).in_([key for key, name in named if is_meant(_key(name), _key(value))])
 
     def _set_members(self, change: Change, group: str, wanted: frozenset[str]) -> list[ScimUserRow]:
         """Set the members of a group. Returns the users whose membership changed."""

@@ -11,6 +11,7 @@ from audit.errors import AuditError, AuditUnavailable, EventRejected, HeldError,
 from audit.events.private_value import Private
 from audit.private.audit_context import AuditContext
 from audit.private.certificate import open_certificate
+from audit.private.deletion import holds_of
 from audit.private.erasure import certificates, erase, finish, place_hold, release_hold
 from audit.tree.tlog_checkpoint import origin_of
 from audit.verification.disclosure import FieldState, every, field_states, none_of
@@ -151,6 +152,23 @@ async def test_a_legal_hold_wins_over_an_erasure_until_it_is_released(home: Home
         "erasure.requested",
         "erasure.completed",
     ]
+
+
+@pytest.mark.parametrize("records", [(2, 2), (0, 2), (999_999, 999_999), (0, 2**70), (1, 0), (-1, 0)])
+async def test_a_hold_on_records_that_do_not_exist_is_refused_and_nothing_stands(
+    home: Home, records: tuple[int, int]
+) -> None:
+    async with home.context() as context:
+        await call(context, "a", ALICE)
+        for other in "bcd":
+            await context.record(accepted(other, "beta"))
+        with pytest.raises(AuditError, match=r"tenant acme has no records .*: its records are 0 to 1; check"):
+            await place_hold(context, "acme", records=records)
+        await place_hold(context, "acme", records=(0, 1))
+        assert [(one.first, one.last) for one in await context.with_values(lambda side: holds_of(side, "acme"))] == [
+            (0, 1)
+        ]
+    assert home.types("acme").count("legal_hold.placed") == 1
 
 
 async def test_a_hold_on_one_person_does_not_keep_another(home: Home) -> None:

@@ -138,6 +138,10 @@ async def test_the_root_is_searched_for_users_and_groups_at_once(scim, method, p
         ('meta.resourceType eq "User"', [ada, bob]),
         ('meta.resourceType eq "Group"', [group]),
         ('meta.resourceType eq "Device"', []),
+        ('meta.resourceType sw "U"', [ada, bob]),
+        ('userName sw "A"', [ada]),
+        ('displayName sw "plat"', [ada, group]),
+        ('externalId sw "AD"', []),
         ('userName eq "nobody"', []),
     ]:
         status, said = await ask(scim, method, path, filter=filter_)
@@ -168,3 +172,107 @@ async def test_what_no_resource_is_searched_by_is_refused_at_the_root(scim, meth
     await made(scim, "ada")
     status, said = await ask(scim, method, path, filter=filter_)
     assert (status, said["schemas"], said["scimType"]) == (400, [ERROR], "invalidFilter")
+
+
+def operations(*each):
+    return {"schemas": [PATCH], "Operations": list(each)}
+
+
+EXTENSION = "urn:ietf:params:scim:schemas:extension:acme:2.0:User"
+
+
+async def test_attributes_of_extensions_are_not_those_of_the_same_name_that_are_kept(scim, people):
+    ada = await made(scim, "ada", displayName="Ada")
+    for change in (
+        {"op": "replace", "path": f"{EXTENSION}:active", "value": False},
+        {"op": "remove", "path": f"{EXTENSION}:active"},
+        {"op": "add", "value": {f"{EXTENSION}:displayName": "x", f"{EXTENSION}:active": "False"}},
+        {"op": "replace", "value": {EXTENSION: {"active": False, "displayName": "x"}}},
+    ):
+        status, said = await scim("PATCH", f"/Users/{ada}", operations(change))
+        assert (status, said["active"], said["displayName"]) == (200, True, "Ada"), change
+    assert may_enter(people, "ada")
+
+
+async def test_what_okta_sends_in_the_life_of_a_person(scim, people):
+    """The bodies of Okta's guide for SCIM 2.0, in their order."""
+    _, said = await scim("GET", '/Users?filter=userName%20eq%20"ada"&startIndex=1&count=100')
+    assert (said["totalResults"], said["Resources"]) == (0, [])
+    body = {
+        "schemas": [USER],
+        "userName": "ada",
+        "name": {"givenName": "Ada", "familyName": "L"},
+        "emails": [{"primary": True, "value": "ada@example.eu", "type": "work"}],
+        "displayName": "Ada L",
+        "locale": "en-US",
+        "externalId": "ada",
+        "groups": [],
+        "password": "1mz050nq",
+        "active": True,
+    }
+    status, said = await scim("POST", "/Users", body)
+    assert status == 201 and "password" not in said
+    ada = said["id"]
+    status, said = await scim("PUT", f"/Users/{ada}", {**body, "id": ada, "meta": {"resourceType": "User"}})
+    assert (status, said["id"]) == (200, ada)
+    group = (await in_platform(scim))["id"]
+    change = operations(
+        {"op": "remove", "path": 'members[value eq "nobody"]'},
+        {"op": "add", "path": "members", "value": [{"value": ada, "display": "ada"}]},
+    )
+    status, said = await scim("PATCH", f"/Groups/{group}", change)
+    assert (status, [each["value"] for each in said["members"]]) == (200, [ada])
+    change = operations({"op": "replace", "value": {"id": group, "displayName": "Platform"}})
+    status, said = await scim("PATCH", f"/Groups/{group}", change)
+    assert (status, [each["value"] for each in said["members"]]) == (200, [ada])
+    assert may_enter(people, "ada")
+    change = operations({"op": "replace", "path": "members", "value": []})
+    assert (await scim("PATCH", f"/Groups/{group}", change))[1]["members"] == []
+    status, said = await scim("PATCH", f"/Users/{ada}", operations({"op": "replace", "value": {"active": False}}))
+    assert (status, said["active"]) == (200, False) and not may_enter(people, "ada")
+
+
+async def test_what_entra_sends_in_the_life_of_a_person(scim, people):
+    """The bodies of Microsoft's guide, with texts for truth values and capital operations."""
+    body = {
+        "schemas": [USER, "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User"],
+        "externalId": "ada",
+        "userName": "ada",
+        "active": "True",
+        "displayName": "Ada",
+        "emails": [{"primary": True, "type": "work", "value": "ada@example.eu"}],
+        "meta": {"resourceType": "User"},
+        "name": {"formatted": "Ada L", "familyName": "L", "givenName": "Ada"},
+        "roles": [],
+    }
+    status, said = await scim("POST", "/Users", body)
+    assert (status, said["active"]) == (201, True)
+    ada = said["id"]
+    change = operations(
+        {"op": "Replace", "path": 'emails[type eq "work"].value', "value": "other@example.eu"},
+        {"op": "Add", "path": 'addresses[type eq "work" and primary eq true].country', "value": "DE"},
+        {"op": "Replace", "path": "name.familyName", "value": "Lovelace"},
+        {"op": "Add", "path": "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User:manager", "value": "x"},
+        {
+            "op": "Replace",
+            "value": {"displayName": "Ada Lovelace", "name.givenName": "A", 'roles[primary eq "True"].value': "r"},
+        },
+    )
+    status, said = await scim("PATCH", f"/Users/{ada}", change)
+    assert (status, said["displayName"], said["active"]) == (200, "Ada Lovelace", True)
+    group = (await in_platform(scim))["id"]
+    for value in ([{"value": ada}], {"value": ada}, [{"$ref": None, "value": ada}]):
+        change = operations({"op": "Add", "path": "members", "value": value})
+        status, said = await scim("PATCH", f"/Groups/{group}", change)
+        assert (status, [each["value"] for each in said["members"]]) == (200, [ada])
+    _, said = await scim("GET", '/Groups?excludedAttributes=members&filter=displayName%20eq%20"Platform"')
+    assert [(each["id"], "members" in each) for each in said["Resources"]] == [(group, False)]
+    change = operations({"op": "Remove", "path": "members", "value": [{"$ref": None, "value": ada}]})
+    assert (await scim("PATCH", f"/Groups/{group}", change))[1]["members"] == []
+    for said_false in ("False", "false", False):
+        change = operations({"op": "Replace", "path": "active", "value": said_false})
+        status, said = await scim("PATCH", f"/Users/{ada}", change)
+        assert (status, said["active"]) == (200, False) and not may_enter(people, "ada")
+        await scim("PATCH", f"/Users/{ada}", operations({"op": "Add", "path": "active", "value": "True"}))
+    assert may_enter(people, "ada")
+    assert (await scim("DELETE", f"/Users/{ada}"))[0] == 204 and not may_enter(people, "ada")

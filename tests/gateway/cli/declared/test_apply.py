@@ -3,14 +3,19 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from gateway.cli.app import _recorded_admin, app
+from gateway.cli.declared import changes as changes_module
 from gateway.cli.declared.documents import Document
+from gateway.cli.terminal.shell import opened_database
+from gateway.database.leases import Lease
 from tests.fakes.lab import Lab
 
 POLICY = "policy: acme\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
@@ -122,6 +127,48 @@ def test_another_policy_takes_the_place_of_the_one_in_force_and_a_bad_one_does_n
     assert json.loads(run("policy", "show", "acme", "--json").stdout)["number"] == 1
 
 
+def test_of_runs_at_once_one_goes_on_and_nothing_is_made_twice(data, folder):
+    command = [sys.executable, "-c", "from gateway.cli.app import main; main()", "apply", "-f", str(folder)]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [(one.communicate(timeout=300), one.returncode) for one in runs]
+    assert 0 in {status for _, status in said}
+    for (_, error), status in said:
+        assert status == 0 or "another `domicile apply`" in error, error
+    assert plan(folder) == (0, ["nothing to change"])
+    assert len(json.loads(run("key", "list", "acme", "--json").stdout)) == 2
+    assert [each["number"] for each in json.loads(run("policy", "list", "acme", "--json").stdout)] == [1]
+
+
+def test_a_run_beside_another_changes_nothing_and_goes_on_once_that_has_ended(data, folder, monkeypatch):
+    with opened_database(data) as (installation, database):
+        other = Lease(database, f"apply:{installation.cell}", "other", ttl_s=60)
+        assert other.take() is not None
+        said = run("apply", "-f", str(folder))
+        assert said.exit_code == 1 and "another `domicile apply` is changing this installation; wait" in said.stderr
+        assert plan(folder)[0] == 2, "a plan needs no turn"
+        other.release()
+    assert run("apply", "-f", str(folder)).exit_code == 0
+
+
+def test_a_run_that_another_came_between_stops_before_its_next_change(data, folder, monkeypatch):
+    made = changes_module.changes
+
+    def overtaken(*given, **more):
+        found = list(made(*given, **more))
+        with opened_database(data) as (installation, database):  # its lease is over, and another run has one
+            with database.write() as session:
+                session.connection().execute(text("UPDATE lease SET until = 0"))
+            assert Lease(database, f"apply:{installation.cell}", "other", ttl_s=0).take() is not None
+        return found
+
+    monkeypatch.setattr(changes_module, "changes", overtaken)
+    said = run("apply", "-f", str(folder))
+    assert said.exit_code == 1 and "run this one again" in said.stderr
+    monkeypatch.undo()
+    monkeypatch.setenv("DOMICILE_DATA", str(data))
+    assert plan(folder)[1][0] == "+ tenant acme"
+
+
 def test_nothing_is_deleted_without_being_asked_for(data, folder):
     run("apply", "-f", str(folder))
     changed(folder, lambda tenants: (tenants["acme"]["projects"].pop("search"), tenants.pop("globex"),
@@ -185,11 +232,11 @@ def test_what_was_revoked_is_not_made_again(data, folder):
 )
 def test_a_folder_that_makes_no_sense_is_refused_before_anything_is_done(data, folder, files, says):
     (folder.parent / "secret.yaml").write_text(POLICY)
-    for name, text in files.items():
-        if text is None:
+    for name, written in files.items():
+        if written is None:
             (folder / name).unlink()
         else:
-            (folder / name).write_text(text)
+            (folder / name).write_text(written)
     said = run("apply", "-f", str(folder))
     assert said.exit_code == 1 and says in said.stderr
     assert json.loads(run("tenant", "list", "--json").stdout) == []

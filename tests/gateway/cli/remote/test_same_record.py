@@ -64,6 +64,8 @@ audit hold create acme --records {seq} --json =second:hold_id
 audit hold create acme --json =third:hold_id
 !audit hold create acme --subject {alice} --records 1
 !audit hold create acme --records 9-1
+!audit hold create acme --records 999999
+!audit hold create acme --records {seq}-999999
 audit hold list acme
 audit hold list acme --json
 ~audit hold release acme nothing
@@ -207,8 +209,9 @@ def signed(made):
         reader.close()
 
 
-async def test_a_pack_is_made_by_the_gateway_and_verifies_here(pair, tmp_path):
-    """Over the API it comes whole or not at all, and never with private values."""
+async def test_a_pack_is_made_by_the_gateway_and_verifies_here(pair, tmp_path, monkeypatch):
+    """Over the API it comes whole or not at all, never with private values, and however large it is."""
+    monkeypatch.setattr("gateway.cli.remote.api.MAX_BYTES", 20_000)
     asked = "audit request create acme --right access --subject {alice}"
     assert (await asyncio.to_thread(pair.there.step, asked))[0] == 0
     await until(lambda: signed(pair.made))
@@ -223,7 +226,7 @@ async def test_a_pack_is_made_by_the_gateway_and_verifies_here(pair, tmp_path):
     check = [sys.executable, "-I", str(tmp_path / "verify.py"), str(target), "--key", key]
     verified = await asyncio.to_thread(subprocess.run, check, capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout
-    assert json.loads(said.stdout)["end"] > 0
+    assert json.loads(said.stdout)["end"] > 0 and target.stat().st_size > 20_000
     again = await asyncio.to_thread(pair.there.run, words)
     assert again.exit_code == 1 and "exists already" in again.stderr
     for more in (["--disclose"], ["--dsar", ALICE], ["--evidence", str(target)]):
