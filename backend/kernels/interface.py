@@ -81,6 +81,7 @@ class Kernels(Protocol):
         v_scale: Tensor | None = None,
         keys_in_place: bool = False,
         scales: tuple[Tensor, Tensor] | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor: ...
 
     def paged_attention(

@@ -18,6 +18,7 @@ class AdaptedLinear(Linear):
 
     def __init__(self, base: Linear, bank: AdapterBank, layer: int, matrix: str) -> None:
         super().__init__(base.kernels)
+        self.rows_in_parts = base.rows_in_parts
         self.base, self.bank, self.layer, self.matrix = base, bank, layer, matrix
 
     def tensors(self) -> list[Tensor]:

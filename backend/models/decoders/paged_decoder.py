@@ -310,6 +310,7 @@ class PagedDecoder(ABC):
             eps=self.config.rms_norm_eps,
             keys_in_place=attention.keys_in_place,
             scales=scales,
+            dtype=self.embedding.dtype,
             **cache.scales(index),
         )
         return attention(index, q, qkv)
