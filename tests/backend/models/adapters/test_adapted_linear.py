@@ -117,6 +117,40 @@ def test_rows_without_adapters_get_the_bases_bits(bank: AdapterBank) -> None:
         assert torch.equal(adapted.many(Operand(x)), base.many(Operand(x)))
 
 
+@pytest.mark.parametrize("matrix", ["qkv", "out", "gate_up", "down"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_step_without_adapters_has_the_bases_products_and_nothing_else(
+    format: str, matrix: str, bank: AdapterBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = weight(format, matrix)
+    adapted = AdaptedLinear(base, bank, 0, matrix)
+    outputs, width = CONFIG.matrices[matrix]
+    x, more = torch.randn(2, 5, width, device=DEVICE).to(torch.bfloat16)
+    residual = torch.randn(5, outputs, device=DEVICE).to(torch.bfloat16)
+    norm = torch.rand(width, device=DEVICE).to(torch.bfloat16)
+    gated = matrix == "gate_up"
+
+    def found(weight: Linear) -> list[Tensor]:
+        operand, left = weight.normed(Hidden(x, more), norm, EPS)
+        y, scales = weight.unscaled(operand)
+        hidden = weight.added(residual.clone(), operand)
+        scales_of_added = hidden.scales or ()
+        found = [operand.x, operand.scale, left, weight.narrow(operand, gated=gated), weight.narrow_parts(operand), y]
+        found += [*(scales or ()), hidden.residual, hidden.added, *scales_of_added, weight.many(operand)]
+        one = weight.one_row(x[:1], norm=norm, eps=EPS, gated=gated)
+        found += [one, weight.gated(y).x if gated else None]
+        if of_name(format).batch_invariant:
+            found.append(weight.invariant(operand))
+        return [each for each in found if each is not None]
+
+    expected = found(base)
+    bank.begin(None)
+    monkeypatch.delattr(AdaptedLinear, "_added")  # nothing of adapters runs
+    for mine, other in zip(found(adapted), expected, strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.equal(mine.float(), other.float())
+
+
 def test_its_memory_is_the_bases_and_the_adapters(bank: AdapterBank) -> None:
     base = weight("fp8", "down")
     held: list[Any] = AdaptedLinear(base, bank, 0, "down").tensors()
