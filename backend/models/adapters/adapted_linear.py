@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backend.models.adapters.bank import AdapterBank
 from backend.parallel.group import ParallelGroup
-from backend.quantization.linear import Hidden, Linear, Operand
+from backend.quantization.linear import DenseLinear, Hidden, Linear, Operand
 
 
 class AdaptedLinear(Linear):
@@ -78,7 +78,12 @@ class AdaptedLinear(Linear):
         return self.base.unscaled(x) if self.bank.idle else super().unscaled(x)
 
     def added(self, residual: Tensor, x: Operand) -> Hidden:
-        return self.base.added(residual, x) if self.bank.idle else super().added(residual, x)
+        if self.bank.idle:
+            return self.base.added(residual, x)
+        if not isinstance(self.base, DenseLinear):
+            return super().added(residual, x)  # may leave its scales to the norm, which adapters do not have
+        hidden, more = self.bank.beside(self.layer, self.matrix, x.x, lambda: self.base.added(residual, x))
+        return Hidden(hidden.residual, more)
 
     def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
         if self.bank.idle:

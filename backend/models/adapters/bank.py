@@ -6,7 +6,7 @@ is data, so loading or unloading an adapter allocates no memory and needs no new
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from backend.kernels.adapters.reference import Segments
 from backend.models.adapters.peft import Adapter
 from backend.models.adapters.places import Place, places_of
 from backend.models.config import ModelConfig
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class AdapterBank:
         In a captured step the first of an adapter's two matrices is multiplied beside `product`, which leaves most of
         the card's processors waiting for memory. The two share nothing but `x`.
         """
-        if self._beside is None or self._rows is None or not torch.cuda.is_current_stream_capturing():
+        if self._beside is None or self._rows is None or not _captures():
             y = product()
             self.add(layer, matrix, x, y[0] if parts else y)
             return y
@@ -133,6 +135,32 @@ class AdapterBank:
         self._ops.expand(y[0] if parts else y, h, pages.b, self._rows, heights, chain=False)
         return y
 
+    def beside(self, layer: int, matrix: str, x: Tensor, product: Callable[[], T]) -> tuple[T, Tensor]:
+        """(`product`, the adapters' product of `x` for that matrix, [rows, outputs] in x's dtype), for whoever adds
+        them. Some row of the step may have an adapter.
+
+        In a captured step both of an adapter's matrices are multiplied beside `product`.
+        """
+        assert self._rows is not None  # noqa: S101 -- see `idle`
+        pages, rows, x = self.layers[layer][matrix], self._rows, x.contiguous()
+        heights = pages.place.heights
+
+        def more(chain: bool) -> Tensor:
+            h = self._ops.shrink(x, pages.a, rows, len(heights), chain=chain)
+            y = x.new_zeros(len(x), sum(heights))
+            self._ops.expand(y, h, pages.b, rows, heights, chain=False)  # behind one that takes no part
+            return y
+
+        if self._beside is None or not _captures():
+            return product(), more(chain=True)
+        steps = torch.cuda.current_stream(x.device)
+        self._beside.wait_stream(steps)
+        with torch.cuda.stream(self._beside):
+            added = more(chain=False)
+        found = product()
+        steps.wait_stream(self._beside)
+        return found, added
+
     def adapts(self, layer: int, matrix: str) -> bool:
         return matrix in self.layers[layer]
 
@@ -140,3 +168,7 @@ class AdapterBank:
         """Keep only these rows of those given to `begin`, for the next calls of `add`. index: [rows kept]."""
         if self._rows is not None:
             self.begin(self._rows.slots[index])
+
+
+def _captures() -> bool:
+    return torch.cuda.is_current_stream_capturing()

@@ -79,7 +79,10 @@ def test_every_form_of_the_product_is_the_bases_and_what_the_adapters_add(
     residual = torch.randn(rows, sum(bank.layers[0][matrix].place.heights), device=DEVICE).to(torch.bfloat16)
     hidden = adapted.added(residual.clone(), adapted.operand(x))
     assert hidden.added is not None and hidden.scales is None
-    near(hidden.added, base.many(base.operand(x)).double() + more)
+    near(hidden.residual.double() + hidden.added.double(), residual + base.many(base.operand(x)).double() + more)
+    if format == "none":  # what adapters add is apart, so that it can be made beside the base's product
+        near(hidden.added, more)
+        assert not hidden.added[slots < 0].any()
     if of_name(format).batch_invariant:
         near(adapted.invariant(adapted.operand(x)), base.invariant(base.operand(x)).double() + more)
     for row in (0, 1):
