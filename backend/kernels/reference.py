@@ -449,12 +449,13 @@ def gather_draws(rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws
     draws.positions.copy_(known[row].masked_fill(rows < 0, 0))
 
 
-def largest_activations(states: Tensor, most: int) -> Tensor:
+def largest_activations(states: Tensor, most: int, out: Tensor | None = None) -> Tensor:
     bits = states.to(torch.bfloat16).view(torch.int16).long() & 0xFFFF
     last = states.shape[1] - 1
     order = (bits & 0x7FFF) << 16 | last - torch.arange(last + 1, device=states.device)  # of equals, the lower place
     places = (last - (order.topk(min(most, last + 1)).values & 0xFFFF)).sort().values
-    return (bits.gather(1, places) << 16 | places).int()
+    found = (bits.gather(1, places) << 16 | places).int()
+    return found if out is None else out.copy_(found)
 
 
 def gather_marks(rows: Tensor, positions: Tensor, tokens: Tensor, wanted: MarkRows, marks: Tensor) -> None:

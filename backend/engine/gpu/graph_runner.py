@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.activations.rows import MOST
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.pages import Pages
 from backend.engine.core.runner import REBALANCED_PAIRS, Masks
@@ -605,12 +604,11 @@ class GraphRunner:
                 hidden = self.model.body(replace(step_tokens, last=rows_wanted), self.cache, attention)
             else:
                 hidden = self.model.finish(pieces(attention, shape.tokens), rows_wanted)
-            if commits:
-                logits, largest = self.model.logits_and_largest(hidden, count, MOST)
-                self._largest[:count].copy_(largest)
-            else:
+            if not commits:
                 logits = self.model.logits(hidden)
-            return self._drawn(logits, wanted, rows, query_start) if draws else logits
+                return self._drawn(logits, wanted, rows, query_start) if draws else logits
+            with self.model.logits_leaving(hidden, self._largest[:count]) as logits:
+                return self._drawn(logits, wanted, rows, query_start) if draws else logits
 
         return step
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.activations.rows import MOST
 from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.speculation import MAX_ROWS, Drafted, agreed
 from backend.engine.gpu.committing import allocate_largest
@@ -139,12 +138,11 @@ class Verifier:
             self.kernels.gather_marks(rows, own.positions, state.tokens, tables.marks, own.marks)
             adapters = self._adapters_of(rows) if adapted else None
             hidden = self.model.body(replace(step_tokens, adapters=adapters), self.cache, attention)
-            if commits:
-                logits, largest = self.model.logits_and_largest(hidden, size, MOST)
-                self.largest[:size].copy_(largest)
-            else:
+            if not commits:
                 logits = self.model.logits(hidden)
-            return self.drawn(logits) if draws else logits
+                return self.drawn(logits) if draws else logits
+            with self.model.logits_leaving(hidden, self.largest[:size]) as logits:
+                return self.drawn(logits) if draws else logits
 
         return step
 

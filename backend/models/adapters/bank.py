@@ -13,6 +13,7 @@ from torch import Tensor
 
 from backend.kernels.adapters import reference
 from backend.kernels.adapters.reference import Segments
+from backend.kernels.launching.side_stream import SideStream
 from backend.models.adapters.peft import Adapter
 from backend.models.adapters.places import Place, places_of
 from backend.models.config import ModelConfig
@@ -46,11 +47,11 @@ class AdapterBank:
         self._batch_invariant = batch_invariant
         self._rows: Segments | None = None
         self._ops: Any = reference
-        self._beside: Any = None  # a stream
+        self._side = SideStream(device)
         if device.type == "cuda":
             from backend.kernels.adapters import deltas
 
-            self._ops, self._beside = deltas, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._ops = deltas
 
         def pages(place: Place) -> Pages:
             modules, outputs = len(place.heights), sum(place.heights)
@@ -121,17 +122,16 @@ class AdapterBank:
         In a captured step the first of an adapter's two matrices is multiplied beside `product`, which leaves most of
         the card's processors waiting for memory. The two share nothing but `x`.
         """
-        if self._beside is None or self._rows is None or not _captures():
+        if self._rows is None or not self._side.usable:
             y = product()
             self.add(layer, matrix, x, y[0] if parts else y)
             return y
-        pages, steps, x = self.layers[layer][matrix], torch.cuda.current_stream(x.device), x.contiguous()
+        pages, x = self.layers[layer][matrix], x.contiguous()
         heights = pages.place.heights
-        self._beside.wait_stream(steps)
-        with torch.cuda.stream(self._beside):
+        with self._side.beside():
             h = self._ops.shrink(x, pages.a, self._rows, len(heights), chain=False)
         y = product()
-        steps.wait_stream(self._beside)
+        self._side.join()
         self._ops.expand(y[0] if parts else y, h, pages.b, self._rows, heights, chain=False)
         return y
 
@@ -151,14 +151,12 @@ class AdapterBank:
             self._ops.expand(y, h, pages.b, rows, heights, chain=False)  # behind one that takes no part
             return y
 
-        if self._beside is None or not _captures():
+        if not self._side.usable:
             return product(), more(chain=True)
-        steps = torch.cuda.current_stream(x.device)
-        self._beside.wait_stream(steps)
-        with torch.cuda.stream(self._beside):
+        with self._side.beside():
             added = more(chain=False)
         found = product()
-        steps.wait_stream(self._beside)
+        self._side.join()
         return found, added
 
     def adapts(self, layer: int, matrix: str) -> bool:
@@ -168,7 +166,3 @@ class AdapterBank:
         """Keep only these rows of those given to `begin`, for the next calls of `add`. index: [rows kept]."""
         if self._rows is not None:
             self.begin(self._rows.slots[index])
-
-
-def _captures() -> bool:
-    return torch.cuda.is_current_stream_capturing()
