@@ -53,8 +53,7 @@ def _store_head_part(
 @triton.jit
 def _rotary_kv(
     qkv_ptr, positions_ptr, cos_sin_ptr, slots_ptr, q_norm_ptr, k_norm_ptr, k_scale_ptr, v_scale_ptr,
-    row_scale_ptr, column_scale_ptr,
-    q_ptr, k_ptr, v_ptr, eps,
+    row_scale_ptr, column_scale_ptr, q_ptr, k_ptr, v_ptr, eps,
     k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride, block_size,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
     NORM: tl.constexpr, FP8_MAX: tl.constexpr, KEYS_IN_PLACE: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
@@ -167,11 +166,7 @@ def rotary_kv(
     Raises:
         KernelArgumentError: shapes or dtypes that do not fit.
     """
-    parts = len(qkv) if qkv.dim() == 3 else 1
-    if qkv.dim() == 3:
-        require(qkv.dtype == torch.float32 and qkv.is_contiguous() and parts > 0, "parts are contiguous, in float32")
-        require(not keys_in_place and scales is None, "parts go with neither keys_in_place nor scales")
-    tokens, width = require_rows("qkv", qkv[0] if qkv.dim() == 3 else qkv)
+    parts, tokens, width = _require_qkv(qkv, whole=keys_in_place or scales is not None)
     _, block_size, kv_heads, head_dim = key_cache.shape
     q_heads = width // head_dim - 2 * kv_heads
     rotary_dim = cos_sin.shape[1]
@@ -206,3 +201,13 @@ def rotary_kv(
         **chained(),
     )  # fmt: skip
     return q
+
+
+def _require_qkv(qkv: Tensor, *, whole: bool) -> tuple[int, int, int]:
+    """(parts, tokens, columns). whole: not in parts. Raises KernelArgumentError."""
+    if qkv.dim() != 3:
+        return 1, *require_rows("qkv", qkv)
+    parts = len(qkv)
+    require(qkv.dtype == torch.float32 and qkv.is_contiguous() and parts > 0, "parts are contiguous, in float32")
+    require(not whole, "parts go with neither keys_in_place nor scales")
+    return parts, *require_rows("qkv", qkv[0])
