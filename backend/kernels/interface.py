@@ -81,6 +81,7 @@ class Kernels(Protocol):
         v_scale: Tensor | None = None,
         keys_in_place: bool = False,
         scales: tuple[Tensor, Tensor] | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor: ...
 
     def paged_attention(
@@ -161,7 +162,7 @@ class Kernels(Protocol):
 
     def token_logprobs(self, logits: Tensor, tokens: Tensor) -> Tensor: ...
 
-    def largest_activations(self, states: Tensor, most: int) -> Tensor: ...
+    def largest_activations(self, states: Tensor, most: int, out: Tensor | None = None) -> Tensor: ...
 
     def prepare_step(
         self, rows: Tensor, query_start: Tensor, state: RowState, block_size: int, inputs: StepInputs

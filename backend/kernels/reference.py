@@ -140,9 +140,11 @@ def rotary_kv(
     v_scale: Tensor | None = None,
     keys_in_place: bool = False,
     scales: tuple[Tensor, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     _, block_size, kv_heads, head_dim = key_cache.shape
-    heads = _scaled(qkv, scales).view(len(qkv), -1, head_dim)
+    found = qkv.sum(0) if qkv.dim() == 3 else _scaled(qkv, scales)
+    heads = found.view(len(found), -1, head_dim)
     q, k, v = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
     if q_norm is not None and k_norm is not None:
         q, k = _normalised(q, q_norm, eps), _normalised(k, k_norm, eps)
@@ -155,7 +157,7 @@ def rotary_kv(
     for cache, values, scale in ((key_cache, k, k_scale), (value_cache, v, v_scale)):
         written = values[live] if scale is None else (values[live] / scale[:, None]).clamp(-FP8_MAX, FP8_MAX)
         cache[block, offset] = written.to(cache.dtype)
-    return q.to(qkv.dtype)
+    return q.to(dtype or qkv.dtype)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -447,12 +449,13 @@ def gather_draws(rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws
     draws.positions.copy_(known[row].masked_fill(rows < 0, 0))
 
 
-def largest_activations(states: Tensor, most: int) -> Tensor:
+def largest_activations(states: Tensor, most: int, out: Tensor | None = None) -> Tensor:
     bits = states.to(torch.bfloat16).view(torch.int16).long() & 0xFFFF
     last = states.shape[1] - 1
     order = (bits & 0x7FFF) << 16 | last - torch.arange(last + 1, device=states.device)  # of equals, the lower place
     places = (last - (order.topk(min(most, last + 1)).values & 0xFFFF)).sort().values
-    return (bits.gather(1, places) << 16 | places).int()
+    found = (bits.gather(1, places) << 16 | places).int()
+    return found if out is None else out.copy_(found)
 
 
 def gather_marks(rows: Tensor, positions: Tensor, tokens: Tensor, wanted: MarkRows, marks: Tensor) -> None:

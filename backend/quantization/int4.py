@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 GROUP = 128
 PLACES = 8  # numbers in a word of 32 bits
 MOST_NARROW_ROWS = 128
+MOST_ROWS_IN_PARTS = 16  # of few, columns are split either way; the parts of many take longer to read
 MOST_ROWS = 256  # for which the product is ours; beyond, the weight is written out for the library
 
 
@@ -117,6 +118,8 @@ def require_shape(part: TensorHead, *expected: tuple[int, ...]) -> None:
 
 class Int4Linear(Linear):
     """words: int32 [outputs, width / 8]; groups: int32 [width / 128, outputs], see `kernels.linear.int4_reference`."""
+
+    rows_in_parts = MOST_ROWS_IN_PARTS
 
     def __init__(self, kernels: Kernels, words: Tensor, groups: Tensor) -> None:
         super().__init__(kernels)

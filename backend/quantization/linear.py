@@ -42,7 +42,12 @@ class Operand:
 
 
 class Linear(ABC):
-    """A weight [outputs, width] in some format, and x @ weightᵀ in the forms that layers need."""
+    """A weight [outputs, width] in some format, and x @ weightᵀ in the forms that layers need.
+
+    rows_in_parts: up to so many rows, a kernel that reads the product sums its parts faster than a kernel of its own.
+    """
+
+    rows_in_parts = 0
 
     def __init__(self, kernels: Kernels) -> None:
         self.kernels = kernels

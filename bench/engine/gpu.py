@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds for each run; no row starts after that")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--profile", default="", help="runs, as above, of which to show where the GPU's time goes")
+    parser.add_argument("--max-num-seqs", type=int, default=256, help="fewer: fewer graphs are captured")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="cards that each model is divided among")
     parser.add_argument("--no-peer-memory", action="store_true", help="sum through NCCL whatever the size")
     parser.add_argument("--child", help="(internal) measure one run and write it to --out")
@@ -252,7 +253,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
             device=options.device,
             dtype="bfloat16" if options.device == "cuda" else "float32",
             load_format="dummy",
-            max_num_seqs=256,
+            max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=8192,
             max_waiting=1 << 20,
             tensor_parallel_size=options.tensor_parallel,

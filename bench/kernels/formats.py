@@ -46,6 +46,7 @@ class Mixture:
 
 
 QWEN3_30B = Mixture("qwen3-30b-a3b", 2048, 768, 128, 8)
+QWEN3_30B_HALF = Mixture("qwen3-30b-a3b of two ranks", 2048, 384, 128, 8)
 MIXTRAL = Mixture("mixtral-8x7b", 4096, 14336, 8, 2)
 DEEPSEEK_V3 = Mixture("deepseek-v3", 7168, 2048, 256, 8, groups=8)
 GPT_OSS = Mixture("gpt-oss-20b", 2880, 2880, 32, 4)
@@ -73,6 +74,14 @@ def specs() -> Iterator[Spec]:
         yield partial(combine_case, QWEN3_30B, tokens)
         for second in (False, True):
             yield partial(mxfp4_case, GPT_OSS, tokens, second)
+
+
+def halves() -> Iterator[Spec]:
+    """Products of one of two ranks: shapes of their own, which tuning the whole ones leaves to defaults."""
+    for tokens in (128, 512, 8192):
+        for dtype in (torch.bfloat16, FP8):
+            for second in (False, True):
+                yield partial(experts_case, QWEN3_30B_HALF, tokens, dtype, second)
 
 
 def cases(device: torch.device, dtype: torch.dtype) -> Iterator[Case]:

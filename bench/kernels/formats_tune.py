@@ -21,7 +21,7 @@ import triton  # noqa: E402
 
 from backend.kernels.launching import tuning  # noqa: E402
 from backend.kernels.launching.tuning import Choice, Choices  # noqa: E402
-from bench.kernels.formats import Spec, specs  # noqa: E402
+from bench.kernels.formats import Spec, halves, specs  # noqa: E402
 from bench.kernels.gpu_check import Forced, microseconds, tune_case  # noqa: E402
 
 WORKERS = 14
@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     wanted = []
-    for spec in specs():
+    for spec in (*specs(), *halves()):
         case = spec(torch.device("meta"))
         if options.only in case.name and case.candidates:
             wanted.append((spec, case.candidates))

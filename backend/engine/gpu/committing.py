@@ -1,7 +1,8 @@
-"""Steps that also leave the largest activations of what they draw from (`backend.activations`), by their own replays.
+"""Steps that do more or less than most, by their own replays.
 
-A captured step does the same each time, so one that commits is another capture than one that does not. Most engines
-need none of them: each is captured when a step has lacked it, and until then the step runs kernel by kernel.
+A captured step does the same each time, so one that also leaves the largest activations of what it draws from
+(`backend.activations`) is another capture than one that does not, and so is one without the kernels of adapters. Most
+engines need few of them: each is captured when a step has lacked it.
 """
 
 from collections.abc import Callable
@@ -18,12 +19,34 @@ from backend.engine.gpu.captures import Replay
 
 class Variant(NamedTuple):
     """A step of `size` rows (or, of prompts, tokens). draws: it returns tokens, and not logits. shared: as in
-    `StepShape`."""
+    `StepShape`. adapted: rows may have adapters."""
 
     kind: Literal["decode", "prompts", "check"]
     size: int
     draws: bool = True
     shared: bool = False
+    adapted: bool = False
+
+
+@dataclass(frozen=True)
+class PlainReplays:
+    """Of a model that takes adapters, steps in which no row has one. step_of, capture, miss: as in
+    `CommittingReplays`."""
+
+    step_of: Callable[[Variant], Callable[[], Tensor]]
+    capture: Callable[[list[int], Callable[[int], Callable[[], Tensor]]], list[Replay]]
+    miss: Callable[[Callable[[Any], object], Any], None]
+    _replays: dict[Variant, Replay] = field(default_factory=dict)
+
+    def instead_of(self, adapted: Replay, variant: Variant) -> Replay:
+        """The replay to take; until there is one, `adapted`, which leaves the same tokens and takes longer."""
+        if variant not in self._replays:
+            self.miss(self.prepare, variant)
+        return self._replays.get(variant, adapted)
+
+    def prepare(self, variant: Variant) -> None:
+        if variant not in self._replays:
+            (self._replays[variant],) = self.capture([variant.size], lambda _: self.step_of(variant))
 
 
 @dataclass(frozen=True)

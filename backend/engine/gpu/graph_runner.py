@@ -10,7 +10,7 @@ with attention in between (`piecewise`); the largest run kernel by kernel, for t
 Without CUDA the same code runs step by step on the kernels' twins, which is how it is tested.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,14 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.activations.largest_activations import MOST
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.pages import Pages
 from backend.engine.core.runner import REBALANCED_PAIRS, Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted, HiddenStates, first_rows
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
-from backend.engine.gpu.committing import CommittingReplays, Variant, allocate_largest, any_commits
+from backend.engine.gpu.committing import CommittingReplays, PlainReplays, Variant, allocate_largest, any_commits
 from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of
 from backend.engine.gpu.device_tables import DeviceTables, Words, row_of
 from backend.engine.gpu.latent_layers import layers_of, workspace_of
@@ -115,7 +114,8 @@ class GraphRunner:
         self._prompt_replays: list[Replay] = []
         self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them
         self._shared_replays: dict[int, Replay] = {}
-        self._committing = CommittingReplays(self._committing_step, self._captured, self._miss)
+        self._committing = CommittingReplays(partial(self._step_of, commits=True), self._captured, self._miss)
+        self._plain = PlainReplays(self._step_of, self._captured, self._miss)
         self._pieces: dict[int, PiecewiseBody] = {}
         self._later: list[Callable[[], object]] = []  # captures for when nothing runs, the next one last
         self._missed: dict[tuple[Any, Any], None] = {}  # captures, with their sizes, that steps did without, in order
@@ -199,35 +199,34 @@ class GraphRunner:
         size = self._verifier.size(rows)
         commits = any(item.sequence.params.commits for item in batch)
         self._first = first_rows((item.sequence.id, item.num_tokens) for item in batch)
+        adapted = self._adapted(batch)
         if any(item.allowed is not None for item in batch):
-            drawn = self._verifier.drawn(self._verifier.held(self._check_logits(size, commits), batch))
+            drawn = self._verifier.drawn(self._verifier.held(self._check_logits(size, commits, adapted), batch))
             return self._verifier.settle(batch, drawn[:rows].tolist())
         replay = next((r for r in self._check_replays if r.size == size), None)
         if commits:
-            drawn = self._committing(Variant("check", size), self._pool is not None)
+            drawn = self._committing(Variant("check", size, adapted=adapted), self._pool is not None)
         elif replay is None:
-            drawn = self._verifier.step(size)()
+            drawn = self._verifier.step(size, adapted=adapted)()
         else:
-            replay.graph.replay()
-            drawn = replay.drawn
+            drawn = self._replayed(replay, Variant("check", size, adapted=adapted))
         return self._verifier.settle(batch, drawn[:rows].tolist())
 
     def checked_activations(self) -> list[list[bytes]]:
         assert self._verifier is not None  # noqa: S101  (as above)
         return self._verifier.rows
 
-    def _check_logits(self, size: int, commits: bool) -> Tensor:
+    def _check_logits(self, size: int, commits: bool, adapted: bool) -> Tensor:
         """Of a step that checks guesses: a graph once it is captured, kernel by kernel until then."""
         assert self._verifier is not None  # noqa: S101  (as above)
         if commits:
-            return self._committing(Variant("check", size, draws=False), self._pool is not None)
+            return self._committing(Variant("check", size, draws=False, adapted=adapted), self._pool is not None)
         replay = self._check_logit_replays.get(size)
         if replay is not None:
-            replay.graph.replay()
-            return replay.drawn
+            return self._replayed(replay, Variant("check", size, draws=False, adapted=adapted))
         if self._pool is not None:
             self._miss(self._check_logit_replay, size)
-        return self._verifier.step(size, draws=False)()
+        return self._verifier.step(size, draws=False, adapted=adapted)()
 
     def _check_logit_replay(self, size: int) -> Replay:
         verifier, replays = self._verifier, self._check_logit_replays
@@ -290,6 +289,11 @@ class GraphRunner:
             self._later.append(partial(self._logit_replay, size))
             if size >= SHARED_SEQUENCES and self._shares_prefixes:
                 self._later.append(partial(self._shared_replay, size))
+        if self._adapters is not None:
+            self._later += [partial(self._plain.prepare, Variant("prompts", size)) for size in reversed(prompts)]
+            self._later += [
+                partial(self._plain.prepare, Variant("decode", size)) for size in sorted(sizes, reverse=True)
+            ]
 
     @property
     def missed(self) -> int:
@@ -395,9 +399,20 @@ class GraphRunner:
             self._miss(capture, size)
         return replays.get(size)
 
-    def _adapters_of(self, tokens: int) -> Tensor | None:
-        """Where the adapter of each token of a step stands, as data; None: the model takes none."""
-        return None if self._adapters is None else self._adapters[:tokens]
+    def _adapters_of(self, tokens: int, adapted: bool = True) -> Tensor | None:
+        """Where the adapter of each token of a step stands, as data; None: the model takes none, or no row has one."""
+        return None if self._adapters is None or not adapted else self._adapters[:tokens]
+
+    def _adapted(self, batch: Sequence[Scheduled | Drafted]) -> bool:
+        """Whether a row of the step has an adapter."""
+        return self._adapters is not None and any(item.sequence.adapter >= 0 for item in batch)
+
+    def _replayed(self, replay: Replay, variant: Variant) -> Tensor:
+        """What the step leaves. replay: of a step whose rows may have adapters, where the model takes any."""
+        if self._adapters is not None and not variant.adapted:
+            replay = self._plain.instead_of(replay, variant)
+        replay.graph.replay()
+        return replay.drawn
 
     def _clear_step(self) -> None:
         self.tables.describe("step_rows", np.full(self.max_num_seqs, -1, dtype=np.int32))
@@ -406,7 +421,7 @@ class GraphRunner:
 
     def _decode(self, batch: list[Scheduled], *, draws: bool = True, commits: bool = False) -> Tensor:
         """The tokens drawn, or, unless it ``draws``, the logits. commits: see `_step`."""
-        count = len(batch)
+        count, adapted = len(batch), self._adapted(batch)
         self._place(batch)
         replay = next((r for r in self._replays if r.size >= count), None)
         size = replay.size if replay else count
@@ -422,27 +437,26 @@ class GraphRunner:
         rows[:count] = [row_of(s.sequence) for s in batch]
         self.tables.describe("step_rows", rows)
         self.tables.flush()
+        variant = Variant("decode", size, draws, common > 0, adapted)
         if commits:
-            return self._committing(Variant("decode", size, draws, shared=common > 0), replay is not None)
-        if replay is None:
-            return self._decode_step(size, shared=common > 0, draws=draws)()
-        replay.graph.replay()
-        return replay.drawn
+            return self._committing(variant, replay is not None)
+        return self._step_of(variant)() if replay is None else self._replayed(replay, variant)
 
     def _decode_step(
-        self, size: int, shared: bool = False, draws: bool = True, commits: bool = False
+        self, size: int, shared: bool = False, draws: bool = True, commits: bool = False, adapted: bool = True
     ) -> Callable[[], Tensor]:
-        return self._step(
-            self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1], draws=draws, commits=commits
-        )
+        starts, each = self._one_each[: size + 1], self._one_each[:1]
+        shape = StepShape(size, shared)
+        return self._step(starts, shape, size, each, draws=draws, commits=commits, adapted=adapted)
 
-    def _committing_step(self, variant: Variant) -> Callable[[], Tensor]:
-        if variant.kind == "decode":
-            return self._decode_step(variant.size, variant.shared, variant.draws, commits=True)
-        if variant.kind == "prompts":
-            return self._prompt_step(variant.size, commits=True)
+    def _step_of(self, variant: Variant, commits: bool = False) -> Callable[[], Tensor]:
+        kind, size, draws, shared, adapted = variant
+        if kind == "decode":
+            return self._decode_step(size, shared, draws, commits, adapted)
+        if kind == "prompts":
+            return self._prompt_step(size, commits, adapted)
         assert self._verifier is not None  # noqa: S101  (without one no tokens are drafted)
-        return self._verifier.step(variant.size, draws=variant.draws, commits=True)
+        return self._verifier.step(size, draws=draws, commits=commits, adapted=adapted)
 
     def _common_prefix(self, batch: list[Scheduled]) -> int:
         """Length of the prefix that all share, in whole tiles; 0 if that is not worth a separate kernel."""
@@ -461,10 +475,11 @@ class GraphRunner:
     def _shares_prefixes(self) -> bool:
         return not self.batch_invariant and self.model.config.plain_attention
 
-    def _prompt_step(self, tokens: int, commits: bool = False) -> Callable[[], Tensor]:
+    def _prompt_step(self, tokens: int, commits: bool = False, adapted: bool = True) -> Callable[[], Tensor]:
         count = min(PROMPT_SEQUENCES, self.max_num_seqs)
         starts = self.tables.query_start[: count + 1]
-        return self._step(starts, StepShape(0, chunks=count, chunk_rows=tokens), tokens, starts, commits=commits)
+        shape = StepShape(0, chunks=count, chunk_rows=tokens)
+        return self._step(starts, shape, tokens, starts, commits=commits, adapted=adapted)
 
     def _prompts(self, batch: list[Scheduled], replay: Replay, commits: bool) -> Tensor:
         self._place(batch)
@@ -475,10 +490,8 @@ class GraphRunner:
         self.tables.describe("step_rows", rows)
         self.tables.describe("query_start", np.pad(starts, (0, count + 1 - len(starts)), mode="edge"))
         self.tables.flush()
-        if commits:
-            return self._committing(Variant("prompts", replay.size), captured=True)
-        replay.graph.replay()
-        return replay.drawn
+        variant = Variant("prompts", replay.size, adapted=self._adapted(batch))
+        return self._committing(variant, captured=True) if commits else self._replayed(replay, variant)
 
     def _mixed(
         self, decodes: list[Scheduled], prefills: list[Scheduled], *, draws: bool = True, commits: bool = False
@@ -503,6 +516,7 @@ class GraphRunner:
             draws=draws,
             also=prompt_places(ordered, self.device),
             commits=commits,
+            adapted=self._adapted(ordered),
         )
         return ordered, step()
 
@@ -550,10 +564,12 @@ class GraphRunner:
         draws: bool = True,
         also: Tensor | None = None,
         commits: bool = False,
+        adapted: bool = True,
     ) -> Callable[[], Tensor]:
         """A step of the rows in the tables, as a function that may be called or (not in pieces) captured; returns the
         drawn tokens, or, unless it ``draws``, the logits of the tokens at ``also`` and of each sequence's last. One
-        that ``commits`` leaves the largest activations of the latter in `_largest`."""
+        that ``commits`` leaves the largest activations of the latter in `_largest`; in one that is not ``adapted`` no
+        row has an adapter."""
         tables, kernels = self.tables, self.kernels
         count = len(query_start) - 1
         rows = tables.step_rows[:count]
@@ -573,7 +589,7 @@ class GraphRunner:
             sinks=self.model.sinks,
         )
         last = None if shape.decodes == count else inputs.last
-        adapters = self._adapters_of(tokens)
+        adapters = self._adapters_of(tokens, adapted or pieces is not None)  # pieces are captured with adapters
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last, adapters)
 
         def step() -> Tensor:
@@ -588,12 +604,11 @@ class GraphRunner:
                 hidden = self.model.body(replace(step_tokens, last=rows_wanted), self.cache, attention)
             else:
                 hidden = self.model.finish(pieces(attention, shape.tokens), rows_wanted)
-            if commits:
-                logits, largest = self.model.logits_and_largest(hidden, count, MOST)
-                self._largest[:count].copy_(largest)
-            else:
+            if not commits:
                 logits = self.model.logits(hidden)
-            return self._drawn(logits, wanted, rows, query_start) if draws else logits
+                return self._drawn(logits, wanted, rows, query_start) if draws else logits
+            with self.model.logits_leaving(hidden, self._largest[:count]) as logits:
+                return self._drawn(logits, wanted, rows, query_start) if draws else logits
 
         return step
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.activations.largest_activations import MOST
 from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.speculation import MAX_ROWS, Drafted, agreed
 from backend.engine.gpu.committing import allocate_largest
@@ -108,9 +107,12 @@ class Verifier:
             dealt.append(own)
         return dealt
 
-    def step(self, size: int, *, draws: bool = True, commits: bool = False) -> Callable[[], Tensor]:
+    def step(
+        self, size: int, *, draws: bool = True, commits: bool = False, adapted: bool = True
+    ) -> Callable[[], Tensor]:
         """A step of `size` rows, to be called or captured; returns the draws, [size] int64, or, unless it ``draws``,
-        the logits that `drawn` takes. One that ``commits`` leaves activations in `largest`."""
+        the logits that `drawn` takes. One that ``commits`` leaves activations in `largest`; in one that is not
+        ``adapted`` no row has an adapter."""
         tables, state = self.tables, self.tables.state
         rows, offsets = tables.check_rows[:size], tables.check_offsets[:size]
         inputs = self.inputs.first(size, size)
@@ -134,13 +136,13 @@ class Verifier:
             self.kernels.gather_draws(rows, state.known, tables.sampling, own)
             own.positions.add_(offsets)
             self.kernels.gather_marks(rows, own.positions, state.tokens, tables.marks, own.marks)
-            hidden = self.model.body(replace(step_tokens, adapters=self._adapters_of(rows)), self.cache, attention)
-            if commits:
-                logits, largest = self.model.logits_and_largest(hidden, size, MOST)
-                self.largest[:size].copy_(largest)
-            else:
+            adapters = self._adapters_of(rows) if adapted else None
+            hidden = self.model.body(replace(step_tokens, adapters=adapters), self.cache, attention)
+            if not commits:
                 logits = self.model.logits(hidden)
-            return self.drawn(logits) if draws else logits
+                return self.drawn(logits) if draws else logits
+            with self.model.logits_leaving(hidden, self.largest[:size]) as logits:
+                return self.drawn(logits) if draws else logits
 
         return step
 

@@ -3,7 +3,8 @@
 embedding (Su et al. 2021, rotate-half form) of q and k, and the write of k and v into the paged cache.
 
 k and v leave the kernel through the cache, where attention reads them; k, when asked, also through qkv itself, for an
-attention over a prompt that has no history.
+attention over a prompt that has no history. A projection whose columns were split is summed here, so that no kernel of
+its own has to.
 """
 
 import torch
@@ -18,6 +19,15 @@ from backend.kernels.launching.launch import FP8, FP8_MAX, multiprocessors, requ
 @triton.jit
 def _inverse_rms(square_sum, HEAD_DIM: tl.constexpr, eps):
     return tl.rsqrt(square_sum / HEAD_DIM + eps)
+
+
+@triton.jit
+def _summed(at, inside, stride, PARTS: tl.constexpr):
+    """The parts of a product, `stride` numbers from each other."""
+    total = tl.load(at, inside, 0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(at + part * stride, inside, 0.0).to(tl.float32)
+    return total
 
 
 @triton.jit
@@ -43,11 +53,10 @@ def _store_head_part(
 @triton.jit
 def _rotary_kv(
     qkv_ptr, positions_ptr, cos_sin_ptr, slots_ptr, q_norm_ptr, k_norm_ptr, k_scale_ptr, v_scale_ptr,
-    row_scale_ptr, column_scale_ptr,
-    q_ptr, k_ptr, v_ptr, eps,
+    row_scale_ptr, column_scale_ptr, q_ptr, k_ptr, v_ptr, eps,
     k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride, block_size,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
-    NORM: tl.constexpr, FP8_MAX: tl.constexpr, KEYS_IN_PLACE: tl.constexpr, SCALED: tl.constexpr,
+    NORM: tl.constexpr, FP8_MAX: tl.constexpr, KEYS_IN_PLACE: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_TAIL: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     after_predecessors(CHAINED)
@@ -63,9 +72,10 @@ def _rotary_kv(
     col = tl.arange(0, BLOCK_HALF)
     in_half = col < HALF
     inside = exists[:, None] & in_half[None, :]
-    x_at = qkv_ptr + token * (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM + head[:, None] * HEAD_DIM + col[None, :]
-    lo = tl.load(x_at, inside, 0.0).to(tl.float32)
-    hi = tl.load(x_at + HALF, inside, 0.0).to(tl.float32)
+    head_at = qkv_ptr + (token * (Q_HEADS + 2 * KV_HEADS) + head[:, None]) * HEAD_DIM
+    stride = tl.num_programs(0) * (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM
+    x_at = head_at + col[None, :]
+    lo, hi = _summed(x_at, inside, stride, PARTS), _summed(x_at + HALF, inside, stride, PARTS)
     if SCALED:
         by_row = tl.load(row_scale_ptr + token)
         by_column = column_scale_ptr + head[:, None] * HEAD_DIM + col[None, :]
@@ -75,8 +85,8 @@ def _rotary_kv(
         tail_col = tl.arange(0, BLOCK_TAIL)
         in_tail = tail_col < TAIL
         tail_inside = exists[:, None] & in_tail[None, :]
-        tail_at = qkv_ptr + token * (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM + head[:, None] * HEAD_DIM
-        tail = tl.load(tail_at + ROTARY_DIM + tail_col[None, :], tail_inside, 0.0).to(tl.float32)
+        tail_at = head_at + ROTARY_DIM + tail_col[None, :]
+        tail = _summed(tail_at, tail_inside, stride, PARTS)
         if SCALED:
             by_column = column_scale_ptr + head[:, None] * HEAD_DIM + ROTARY_DIM + tail_col[None, :]
             tail *= by_row * tl.load(by_column, tail_inside, 0.0)
@@ -102,7 +112,7 @@ def _rotary_kv(
         tl.store(x_at, new_lo, inside & is_k[:, None])
         tl.store(x_at + HALF, new_hi, inside & is_k[:, None])
         if TAIL > 0:
-            tl.store(tail_at + ROTARY_DIM + tail_col[None, :], tail, tail_inside & is_k[:, None])
+            tl.store(tail_at, tail, tail_inside & is_k[:, None])
 
     slot = tl.load(slots_ptr + token).to(tl.int64)
     is_k &= slot >= 0  # a padding token writes no cache
@@ -135,12 +145,13 @@ def rotary_kv(
     qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
     q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
     k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
-    scales: tuple[Tensor, Tensor] | None = None,
+    scales: tuple[Tensor, Tensor] | None = None, dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
     """Rotate q and k, write k and v to their slots, return q.
 
     Args:
-        qkv: [tokens, (q_heads + 2 * kv_heads) * head_dim], contiguous: all q heads, then k, then v.
+        qkv: [tokens, (q_heads + 2 * kv_heads) * head_dim], contiguous: all q heads, then k, then v. Or in parts to be
+            summed, float32 [parts, tokens, columns]; then with neither ``keys_in_place`` nor ``scales``.
         positions: [tokens], int32 or int64, each below cos_sin's length; any valid value for a padding token.
         cos_sin: [max_positions, rotary_dim] float32, cosines then sines; dimensions past rotary_dim are not turned.
         slots: [tokens] int64, ``block * block_size + offset`` in the cache; -1 writes nothing.
@@ -151,11 +162,11 @@ def rotary_kv(
         keys_in_place: write the k that attention sees back into qkv as well, unscaled. Not with ``scales``.
         scales: of qkv by row and by column, float32 [tokens, 1] and [columns, 1], if it is yet to be multiplied.
     Returns:
-        q: [tokens, q_heads, head_dim] in qkv's dtype, also for padding tokens.
+        q: [tokens, q_heads, head_dim] in `dtype`, or qkv's if that is None; also for padding tokens.
     Raises:
         KernelArgumentError: shapes or dtypes that do not fit.
     """
-    tokens, width = require_rows("qkv", qkv)
+    parts, tokens, width = _require_qkv(qkv, whole=keys_in_place or scales is not None)
     _, block_size, kv_heads, head_dim = key_cache.shape
     q_heads = width // head_dim - 2 * kv_heads
     rotary_dim = cos_sin.shape[1]
@@ -174,7 +185,7 @@ def rotary_kv(
     )
     require(not (keys_in_place and scales), "the values in qkv would stay without their scales")
     by_row, by_column = require_scales(qkv, scales)
-    q = qkv.new_empty(tokens, q_heads, head_dim)
+    q = qkv.new_empty(tokens, q_heads, head_dim, dtype=dtype or qkv.dtype)
     if tokens == 0:
         return q
     heads = q_heads + 2 * kv_heads
@@ -185,8 +196,18 @@ def rotary_kv(
         eps, *key_cache.stride()[:3], *value_cache.stride()[:3], block_size,
         Q_HEADS=q_heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, ROTARY_DIM=rotary_dim,
         NORM=q_norm is not None, FP8_MAX=FP8_MAX if fp8 else 0.0, KEYS_IN_PLACE=keys_in_place,
-        SCALED=scales is not None, BLOCK_H=block_h, BLOCK_HALF=triton.next_power_of_2(rotary_dim // 2),
+        SCALED=scales is not None, PARTS=parts, BLOCK_H=block_h, BLOCK_HALF=triton.next_power_of_2(rotary_dim // 2),
         BLOCK_TAIL=triton.next_power_of_2(max(1, head_dim - rotary_dim)), num_warps=4 if block_h == 8 else 1,
         **chained(),
     )  # fmt: skip
     return q
+
+
+def _require_qkv(qkv: Tensor, *, whole: bool) -> tuple[int, int, int]:
+    """(parts, tokens, columns). whole: not in parts. Raises KernelArgumentError."""
+    if qkv.dim() != 3:
+        return 1, *require_rows("qkv", qkv)
+    parts = len(qkv)
+    require(qkv.dtype == torch.float32 and qkv.is_contiguous() and parts > 0, "parts are contiguous, in float32")
+    require(not whole, "parts go with neither keys_in_place nor scales")
+    return parts, *require_rows("qkv", qkv[0])

@@ -35,12 +35,12 @@ def _largest(states_ptr, out_ptr, width, MOST: tl.constexpr, BLOCK: tl.constexpr
     tl.store(out_ptr + row * MOST + to, (bits << 16) | place, taken)
 
 
-def largest_activations(states: Tensor, most: int) -> Tensor:
+def largest_activations(states: Tensor, most: int, out: Tensor | None = None) -> Tensor:
     """The values of largest magnitude of each row, rounded to bfloat16, with their places, in the order of these.
 
     Args:
         states: [rows, width], contiguous, float32/float16/bfloat16, at most 65536 wide.
-        most: how many; a narrower row is taken whole.
+        most: how many; a narrower row is taken whole. out: where to leave them, contiguous; None: in new memory.
     Returns:
         [rows, min(most, width)] int32: the bits of the value above 16 bits of its place.
     Raises:
@@ -49,7 +49,10 @@ def largest_activations(states: Tensor, most: int) -> Tensor:
     rows, width = require_rows("states", states)
     require(0 < width <= 1 << 16, f"states are {width} wide, and a place takes 16 bits")
     most = min(most, width)
-    out = states.new_empty((rows, most), dtype=torch.int32)
+    if out is None:
+        out = states.new_empty((rows, most), dtype=torch.int32)
+    fits = out.shape == (rows, most) and out.dtype == torch.int32 and out.is_contiguous()
+    require(fits, f"out must be contiguous int32 [{rows}, {most}], got {out.dtype} {tuple(out.shape)}")
     if rows:
         block = triton.next_power_of_2(width)
         warps = min(16, max(1, block // 512))

@@ -6,16 +6,19 @@ is data, so loading or unloading an adapter allocates no memory and needs no new
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from backend.kernels.adapters import reference
 from backend.kernels.adapters.reference import Segments
+from backend.kernels.launching.side_stream import SideStream
 from backend.models.adapters.peft import Adapter
 from backend.models.adapters.places import Place, places_of
 from backend.models.config import ModelConfig
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,11 @@ class AdapterBank:
         self._batch_invariant = batch_invariant
         self._rows: Segments | None = None
         self._ops: Any = reference
-        self._beside: Any = None  # a stream
+        self._side = SideStream(device)
         if device.type == "cuda":
             from backend.kernels.adapters import deltas
 
-            self._ops, self._beside = deltas, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._ops = deltas
 
         def pages(place: Place) -> Pages:
             modules, outputs = len(place.heights), sum(place.heights)
@@ -119,19 +122,42 @@ class AdapterBank:
         In a captured step the first of an adapter's two matrices is multiplied beside `product`, which leaves most of
         the card's processors waiting for memory. The two share nothing but `x`.
         """
-        if self._beside is None or self._rows is None or not torch.cuda.is_current_stream_capturing():
+        if self._rows is None or not self._side.usable:
             y = product()
             self.add(layer, matrix, x, y[0] if parts else y)
             return y
-        pages, steps, x = self.layers[layer][matrix], torch.cuda.current_stream(x.device), x.contiguous()
+        pages, x = self.layers[layer][matrix], x.contiguous()
         heights = pages.place.heights
-        self._beside.wait_stream(steps)
-        with torch.cuda.stream(self._beside):
+        with self._side.beside():
             h = self._ops.shrink(x, pages.a, self._rows, len(heights), chain=False)
         y = product()
-        steps.wait_stream(self._beside)
+        self._side.join()
         self._ops.expand(y[0] if parts else y, h, pages.b, self._rows, heights, chain=False)
         return y
+
+    def beside(self, layer: int, matrix: str, x: Tensor, product: Callable[[], T]) -> tuple[T, Tensor]:
+        """(`product`, the adapters' product of `x` for that matrix, [rows, outputs] in x's dtype), for whoever adds
+        them. Some row of the step may have an adapter.
+
+        In a captured step both of an adapter's matrices are multiplied beside `product`.
+        """
+        assert self._rows is not None  # noqa: S101 -- see `idle`
+        pages, rows, x = self.layers[layer][matrix], self._rows, x.contiguous()
+        heights = pages.place.heights
+
+        def more(chain: bool) -> Tensor:
+            h = self._ops.shrink(x, pages.a, rows, len(heights), chain=chain)
+            y = x.new_zeros(len(x), sum(heights))
+            self._ops.expand(y, h, pages.b, rows, heights, chain=False)  # behind one that takes no part
+            return y
+
+        if not self._side.usable:
+            return product(), more(chain=True)
+        with self._side.beside():
+            added = more(chain=False)
+        found = product()
+        self._side.join()
+        return found, added
 
     def adapts(self, layer: int, matrix: str) -> bool:
         return matrix in self.layers[layer]

@@ -152,4 +152,4 @@ class FusedDecoder(PagedDecoder):
             return ShardedRows(eps, self.group, width, few_rows, self.narrow_rows)
         if rows <= self.quantization.few_rows:
             return OneRow(eps)
-        return NarrowRows(eps) if rows <= self.narrow_rows else ManyRows(eps, keys_in_place)
+        return NarrowRows(eps, keys_in_place) if rows <= self.narrow_rows else ManyRows(eps, keys_in_place)

@@ -54,7 +54,7 @@ Layer = FusedLayer | MixtureLayer
 
 class LayerPath(Protocol):
     def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
-        """(qkv, the scales that it lacks, the residual [rows, width])."""
+        """(qkv, perhaps in parts, the scales that it lacks, the residual [rows, width])."""
         ...
 
     def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
@@ -87,13 +87,19 @@ class OneRow:
 
 @dataclass(frozen=True, slots=True)
 class NarrowRows:
-    """The norms sum what the products before them leave in parts."""
+    """The norms sum what the products before them leave in parts, and so does the turn of q and k where that pays.
+
+    whole_qkv: attention reads k and v from qkv.
+    """
 
     eps: float
+    whole_qkv: bool = False
 
     def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
         x, residual = layer.qkv.normed(hidden, layer.input_norm, self.eps)
-        return layer.qkv.narrow(x, bias=layer.qkv_bias), None, residual
+        if self.whole_qkv or layer.qkv_bias is not None or len(residual) > layer.qkv.rows_in_parts:
+            return layer.qkv.narrow(x, bias=layer.qkv_bias), None, residual
+        return layer.qkv.narrow_parts(x), None, residual
 
     def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
         parts = layer.out.narrow_parts(layer.out.operand(attended))

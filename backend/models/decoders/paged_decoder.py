@@ -9,7 +9,7 @@ from it.
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from backend.kernels.interface import Kernels
+from backend.kernels.launching.side_stream import SideStream
 from backend.models.adapters.adapted_linear import AdaptedLinear
 from backend.models.decoders.decoder import Decoder
 from backend.models.layer_groups import LayerGroups
@@ -125,6 +126,7 @@ class PagedDecoder(ABC):
         self.group = model.group
         self.adapters = model.adapters
         self.exposure = model.exposure
+        self.side = SideStream(model.embedding.device)
         self.group.reserve(config.hidden_size, model.embedding.dtype)
         self.embedding, self.head = model.embedding, model.head
         self._row_of_token = None if self.group.alone else model.row_of_token
@@ -210,16 +212,28 @@ class PagedDecoder(ABC):
             return self.group.pipeline.logits(self.own_logits(hidden))
         return self.group.pipeline.logits(hidden.residual.new_empty(len(hidden.residual), self.config.vocab_size))
 
-    def logits_and_largest(self, hidden: Hidden, count: int, most: int) -> tuple[Tensor, Tensor]:
-        """`logits`, and of the last `count` rows the largest activations that the head reads, on every stage: int32
-        [count, min(most, hidden_size)] (`kernels.largest_activations`)."""
-        pipeline, width = self.group.pipeline, self.config.hidden_size
-        if not self.config.stage.last:
-            place = hidden.residual.new_empty((count, min(most, width)), dtype=torch.int32)
-            return self.logits(hidden), pipeline.logits(place)
+    @contextmanager
+    def logits_leaving(self, hidden: Hidden, largest: Tensor) -> Iterator[Tensor]:
+        """`logits`; behind the context the largest activations that the head reads of the last rows are in `largest`,
+        on every stage. In a captured step they are sought while the head's product waits for memory, and within the
+        context nothing waits for them.
+
+        largest: int32 [rows, min(`activations.rows.MOST`, hidden_size)], see `kernels.largest_activations`.
+        """
+        pipeline, last = self.group.pipeline, self.config.stage.last
+        if not last:
+            yield self.logits(hidden)
+            pipeline.logits(largest)
+            return
         states = self.states(hidden)  # once: sums over ranks may write into what they add
-        largest = self.kernels.largest_activations(states[len(states) - count :], most)
-        return pipeline.logits(self.headed(states)), pipeline.logits(largest)
+        rows = states[len(states) - len(largest) :]
+        aside = self.side.usable and self.config.stage.count == 1
+        with self.side.beside() if aside else nullcontext():
+            self.kernels.largest_activations(rows, largest.shape[1], largest)
+        yield pipeline.logits(self.headed(states))
+        if aside:
+            self.side.join()
+        pipeline.logits(largest)
 
     def own_logits(self, hidden: Hidden) -> Tensor:
         """The same as `logits`, of the last stage."""
@@ -310,6 +324,7 @@ class PagedDecoder(ABC):
             eps=self.config.rms_norm_eps,
             keys_in_place=attention.keys_in_place,
             scales=scales,
+            dtype=self.embedding.dtype,
             **cache.scales(index),
         )
         return attention(index, q, qkv)

@@ -227,6 +227,30 @@ def test_in_deterministic_mode_a_sequence_gets_the_same_bits_in_any_company(base
         assert found == together[id]
 
 
+def test_a_step_in_which_no_sequence_has_an_adapter_runs_none(
+    base: Decoder, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    begin = AdapterBank.begin
+
+    def noted(bank: AdapterBank, slots: torch.Tensor | None) -> None:
+        begun.append(slots is not None)
+        begin(bank, slots)
+
+    engine = ahead(base, root)
+    monkeypatch.setattr(AdapterBank, "begin", noted)
+    alone = generate(engine, PROMPTS[2:3], greedy(6))
+    assert begun
+    assert not any(begun) or GPU  # pieces of a captured step have adapters
+    load_all(engine)
+    begun.clear()
+    engine.add(1, PROMPTS[2], greedy(6))
+    engine.add(2, PROMPTS[3], greedy(6), adapter="legal")
+    beside = run(engine)
+    assert all(begun) or GPU
+    assert beside[1] == alone[0]
+
+
 def test_the_invariant_decoder_adds_the_same_within_rounding(
     base: Decoder, root: Path, expected: list[list[int]]
 ) -> None:

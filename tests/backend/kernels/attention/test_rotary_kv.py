@@ -55,6 +55,44 @@ def test_an_fp8_cache_holds_the_value_over_its_heads_scale(dtype, device):
         assert_same(mine, other, 0.02 if mine.dtype == FP8 else TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=SHAPE_NAMES)
+@pytest.mark.parametrize("cache_dtype", [None, FP8], ids=["plain", "fp8"])
+def test_a_projection_in_parts_is_summed(shape, cache_dtype, dtype, device):
+    case = Case(*shape, dtype, device, cache_dtype=cache_dtype, norm=True)
+    case.qkv = torch.randn(3, *case.qkv.shape, device=device)
+    case.options["dtype"] = dtype
+    found, twin = case.run(rotary_kv), case.run(reference.rotary_kv)
+    case.qkv = case.qkv.sum(0)
+    for mine, other, whole in zip(found, twin, case.run(reference.rotary_kv), strict=True):
+        assert_same(mine, other, 0.02 if mine.dtype == FP8 else TOLERANCE[dtype])
+        assert_same(mine, whole, 0.02 if mine.dtype == FP8 else TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("parts", [1, 8])
+def test_so_many_parts_as_there_are_lead_to_the_same(parts, device):
+    case = Case(4, 2, 80, 32, torch.float32, device)
+    whole = case.run(rotary_kv)
+    case.qkv = (case.qkv / parts).expand(parts, -1, -1).contiguous()
+    for mine, other in zip(case.run(rotary_kv), whole, strict=True):
+        assert_same(mine, other, 1e-5)
+
+
+@pytest.mark.parametrize("options", [{"keys_in_place": True}, {"scales": (torch.ones(5, 1), torch.ones(256, 1))}])
+def test_parts_that_are_to_be_written_back_or_scaled_are_refused(options, device):
+    case = Case(2, 1, 64, 64, torch.float32, device)
+    case.qkv = case.qkv[None].contiguous()
+    case.options |= options
+    with pytest.raises(KernelArgumentError, match="parts"):
+        case.run(rotary_kv)
+
+
+def test_parts_in_another_dtype_are_refused(device):
+    case = Case(2, 1, 64, 64, torch.float16, device)
+    case.qkv = case.qkv[None].contiguous()
+    with pytest.raises(KernelArgumentError, match="float32"):
+        case.run(rotary_kv)
+
+
 def test_a_value_beyond_the_range_of_fp8_saturates(device):
     case = Case(1, 1, 64, 64, torch.float32, device, cache_dtype=FP8)
     case.qkv *= 1e4

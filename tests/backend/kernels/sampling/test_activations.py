@@ -48,6 +48,22 @@ def test_no_rows_give_no_rows(device):
         assert function(torch.zeros(0, 64, device=device), MOST).shape == (0, 64)
 
 
+def test_they_are_left_where_they_are_wanted(device):
+    states, out = torch.randn(3, 300, device=device), torch.zeros(5, MOST, dtype=torch.int32, device=device)
+    expected = by_definition(states, MOST)
+    for function in (largest_activations, reference.largest_activations):
+        out.zero_()
+        function(states, MOST, out[1:4])
+        assert [row_of(row.numpy().tobytes()).tolist() for row in out[1:4].cpu()] == expected
+        assert not out[0].any() and not out[4].any()
+
+
+@pytest.mark.parametrize("out", [torch.zeros(3, 8, dtype=torch.int32), torch.zeros(2, 4, dtype=torch.int64)])
+def test_memory_that_they_do_not_fit_is_refused(out, device):
+    with pytest.raises(KernelArgumentError, match="out"):
+        largest_activations(torch.zeros(3, 300, device=device), 4, out.to(device))
+
+
 @pytest.mark.parametrize("shape", [(4,), (2, 0), (1, (1 << 16) + 1)])
 def test_what_is_no_row_of_states_is_refused(shape, device):
     with pytest.raises(KernelArgumentError):

@@ -79,7 +79,10 @@ def test_every_form_of_the_product_is_the_bases_and_what_the_adapters_add(
     residual = torch.randn(rows, sum(bank.layers[0][matrix].place.heights), device=DEVICE).to(torch.bfloat16)
     hidden = adapted.added(residual.clone(), adapted.operand(x))
     assert hidden.added is not None and hidden.scales is None
-    near(hidden.added, base.many(base.operand(x)).double() + more)
+    near(hidden.residual.double() + hidden.added.double(), residual + base.many(base.operand(x)).double() + more)
+    if format == "none":  # what adapters add is apart, so that it can be made beside the base's product
+        near(hidden.added, more)
+        assert not hidden.added[slots < 0].any()
     if of_name(format).batch_invariant:
         near(adapted.invariant(adapted.operand(x)), base.invariant(base.operand(x)).double() + more)
     for row in (0, 1):
@@ -115,6 +118,40 @@ def test_rows_without_adapters_get_the_bases_bits(bank: AdapterBank) -> None:
     for slots in (None, torch.full((4,), -1, dtype=torch.int32, device=DEVICE)):
         bank.begin(slots)
         assert torch.equal(adapted.many(Operand(x)), base.many(Operand(x)))
+
+
+@pytest.mark.parametrize("matrix", ["qkv", "out", "gate_up", "down"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_step_without_adapters_has_the_bases_products_and_nothing_else(
+    format: str, matrix: str, bank: AdapterBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = weight(format, matrix)
+    adapted = AdaptedLinear(base, bank, 0, matrix)
+    outputs, width = CONFIG.matrices[matrix]
+    x, more = torch.randn(2, 5, width, device=DEVICE).to(torch.bfloat16)
+    residual = torch.randn(5, outputs, device=DEVICE).to(torch.bfloat16)
+    norm = torch.rand(width, device=DEVICE).to(torch.bfloat16)
+    gated = matrix == "gate_up"
+
+    def found(weight: Linear) -> list[Tensor]:
+        operand, left = weight.normed(Hidden(x, more), norm, EPS)
+        y, scales = weight.unscaled(operand)
+        hidden = weight.added(residual.clone(), operand)
+        scales_of_added = hidden.scales or ()
+        found = [operand.x, operand.scale, left, weight.narrow(operand, gated=gated), weight.narrow_parts(operand), y]
+        found += [*(scales or ()), hidden.residual, hidden.added, *scales_of_added, weight.many(operand)]
+        one = weight.one_row(x[:1], norm=norm, eps=EPS, gated=gated)
+        found += [one, weight.gated(y).x if gated else None]
+        if of_name(format).batch_invariant:
+            found.append(weight.invariant(operand))
+        return [each for each in found if each is not None]
+
+    expected = found(base)
+    bank.begin(None)
+    monkeypatch.delattr(AdaptedLinear, "_added")  # nothing of adapters runs
+    for mine, other in zip(found(adapted), expected, strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.equal(mine.float(), other.float())
 
 
 def test_its_memory_is_the_bases_and_the_adapters(bank: AdapterBank) -> None:

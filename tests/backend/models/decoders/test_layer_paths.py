@@ -1,11 +1,14 @@
 """Each path through a layer gives what the layer is defined to, whatever it leaves to its successor."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels import reference
+from backend.kernels.linear.int4_reference import pack
 from backend.models.decoders.layer_paths import (
     FusedLayer,
     InvariantRows,
@@ -15,6 +18,7 @@ from backend.models.decoders.layer_paths import (
     OneRow,
 )
 from backend.quantization.fp8 import Fp8Linear
+from backend.quantization.int4 import Int4Linear
 from backend.quantization.linear import DenseLinear, Hidden, Linear
 
 WIDTH, HEADS, INNER, EPS = 64, 96, 160, 1e-5
@@ -70,6 +74,28 @@ def whole(hidden: Hidden) -> Tensor:
 
 def distance(mine: Tensor, other: Tensor) -> float:
     return float((mine.double() - other.double()).norm() / other.double().norm())
+
+
+def test_a_projection_of_four_bits_is_left_in_parts_where_attention_does_not_read_it() -> None:
+    numbers, width = torch.randint(0, 16, (HEADS, 128)), 128
+    ones = torch.ones(HEADS, 1)
+    qkv = Int4Linear(reference, *pack(numbers, ones / 64, 8 * ones))
+    x = torch.randn(17, width).to(torch.bfloat16)
+    layer = replace(layer_of(fp8=False, bias=False), qkv=qkv, input_norm=torch.ones(width))
+    expected = F.linear(reference.rms_norm(x, layer.input_norm, EPS).float(), (numbers - 8.0) / 64)
+    for path, rows, biased, dims in (
+        (NarrowRows(EPS), 1, False, 3),
+        (NarrowRows(EPS), 16, False, 3),
+        (NarrowRows(EPS), 17, False, 2),
+        (NarrowRows(EPS), 1, True, 2),
+        (NarrowRows(EPS, whole_qkv=True), 1, False, 2),
+    ):
+        bias = torch.ones(HEADS) if biased else None
+        found, scales, _ = path.to_attention(replace(layer, qkv_bias=bias), Hidden(x[:rows]))
+        assert scales is None
+        assert found.dim() == dims
+        summed = found.sum(0) if dims == 3 else found
+        assert distance(summed, expected[:rows] + biased) < 0.01
 
 
 # FP8 weights have no product that is independent of the batch, so that path has one format alone.
