@@ -19,8 +19,8 @@ from gateway.console.admin_calls import AdminCalls, Refused
 from gateway.console.all_pages import PAGES
 from gateway.console.language import COOKIE, NAMES, language_of
 from gateway.console.page import Page
-from gateway.console.pages.sign_in import SignIn
 from gateway.console.session import FIELD, check_form, cookies_of, is_fresh
+from gateway.console.sign_in import SignIn
 from gateway.console.visit import ROOT, Visit, path, render, texts
 from gateway.database.errors import DatabaseUnavailable
 from gateway.nearest_route import methods_here

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from gateway.console import country_map, running
+from gateway.console import running
 from gateway.console.admin_calls import Refused
-from gateway.console.country_map import Country
+from gateway.console.drawing import country_map
+from gateway.console.drawing.country_map import Country
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
 from regions.fleet.cards import CPU

@@ -26,6 +26,10 @@ UNSIGNED = {
     "/t/{tenant}/record/consistency",
     "/t/{tenant}/calls/{number}/proof",
     "/t/{tenant}/calls/{number}/proof.json",
+    "/t/{tenant}/changes/{change}/proof",
+    "/t/{tenant}/changes/{change}/proof.json",
+    "/operator/changes/{change}/proof",
+    "/operator/changes/{change}/proof.json",
 }
 """Pages that wait for the next checkpoint."""
 
@@ -98,7 +102,7 @@ async def test_objects_of_another_tenant_are_not_there_below_ones_own_pages(made
     for page in OF_TENANT:
         if page.path.count("{") == 1:
             continue
-        path = filled(page, made, tenant="globex", number=999)
+        path = filled(page, made, tenant="globex", number=999, change=999)
         answer = await stranger.get(path) if page.method == "GET" else await stranger.send(path, "/account", **FIELDS)
         assert answer.status_code in (403, 404), (page.path, answer.status_code)
 
