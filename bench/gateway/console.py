@@ -60,6 +60,8 @@ PAGES = (
     "/t/acme/usage/figures?by=key&days=90",
     "/t/acme/duties",
     "/t/acme/places",
+    "/t/acme/changes",
+    "/t/acme/changes?kind=keys&within=24h",
     "/t/acme/record",
     "/t/acme/record/outside",
     "/t/acme/packs",
