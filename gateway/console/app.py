@@ -123,7 +123,9 @@ class Console:
 
     def _kept(self, request: Request, visit: Visit | None, sent: Mapping[str, str], why: str) -> Response:
         """A page that says why a form was not taken (`why`: key of the text) and sends it again, with the token of
-        the session that there is then."""
+        the session that there is then. A script is told as in `_to_sign_in`: its page has what was typed."""
+        if request.headers.get("hx-request") == "true":
+            return self._notice(request, "session.ended" if visit is None else f"kept.{why}", signs_in=visit is None)
         kept = [(name, value) for name, value in sent.items() if name != FIELD]
         return render(
             self.context,
@@ -144,7 +146,11 @@ class Console:
         with what is typed in it."""
         if request.headers.get("hx-request") != "true":
             return RedirectResponse(path("sign-in"), 303)
-        notice = render(self.context, request, language_of(request), "_session.html")
+        return self._notice(request, "session.ended", signs_in=True)
+
+    def _notice(self, request: Request, text: str, *, signs_in: bool) -> Response:
+        values = {"text": text, "signs_in": signs_in}
+        notice = render(self.context, request, language_of(request), "_session.html", **values)
         notice.headers["hx-retarget"], notice.headers["hx-reswap"] = "#session", "innerHTML"
         return notice
 
