@@ -149,8 +149,7 @@ class Console:
         return self._notice(request, "session.ended", signs_in=True)
 
     def _notice(self, request: Request, text: str, *, signs_in: bool) -> Response:
-        values = {"text": text, "signs_in": signs_in}
-        notice = render(self.context, request, language_of(request), "_session.html", **values)
+        notice = render(self.context, request, language_of(request), "_session.html", text=text, signs_in=signs_in)
         notice.headers["hx-retarget"], notice.headers["hx-reswap"] = "#session", "innerHTML"
         return notice
 
