@@ -4,13 +4,15 @@ A page reads the log backwards from its end, so its cost does not depend on the 
 verified here (see `audit.log.walk`).
 """
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from audit.log.walk import first_at, parsed, size_of
+from audit.log.walk import first_at, parsed, size_of, timestamp
 from audit.storage.store import Reader
 
 CHUNK: Final = 256
@@ -22,6 +24,10 @@ PLACE: Final = (
     "region", "inference_country", "storage_country", "operator_entity", "ultimate_parent_country", "transfer_basis"
 )  # fmt: skip
 OF_A_CALL: Final = b'"type":"inference.'
+OF_ACCEPTED: Final = b'"type":"inference.accepted"'
+OF_DENIED: Final = b'"type":"inference.denied"'
+_REQUEST: Final = re.compile(rb'"request_id":("(?:[^"\\]|\\.)*")')
+"""The request as it stands in canonical JSON."""
 BEGINS: Final = frozenset({"inference.accepted", "inference.denied"})
 ENDS: Final = {"inference.completed": "completed", "inference.aborted": "aborted"}
 
@@ -39,6 +45,24 @@ class CallFilter:
     since: str | None = None
     until: str | None = None
     subject: str | None = None
+
+    def may_match(self, begun: bytes, ended: bytes) -> bool:
+        """Whether the call with these records, as hashed, may match: false only if it does not. Reading the bytes
+        costs a tenth of parsing them."""
+        of_begin = (self.project, self.model, self.request_id)
+        if not all(value is None or _written(value) in begun for value in of_begin):
+            return False
+        if not all(value is None or _written(value) in begun + ended for value in (self.region, self.subject)):
+            return False
+        match self.outcome:
+            case None:
+                return True
+            case "denied":
+                return OF_DENIED in begun
+            case "running":
+                return not ended and OF_DENIED not in begun
+            case outcome:
+                return _written(f"inference.{outcome}") in ended
 
     def matches(self, line: "CallLine", begun: Mapping[str, Any], ended: Mapping[str, Any]) -> bool:
         if self.subject is not None and self.subject not in (_subject(begun), _subject(ended)):
@@ -72,6 +96,11 @@ class CallLine:
     latency_ms: int | None = None
 
 
+def _written(value: str) -> bytes:
+    """As it stands in canonical JSON."""
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
 def _subject(event: Mapping[str, Any]) -> str | None:
     """Return the commitment to the data subject."""
     found = (event.get("commits") or {}).get("subject")
@@ -95,24 +124,47 @@ def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None
     stop = min(size, size if before is None else before)
     if wanted.until is not None:
         stop = min(stop, first_at(reader, tenant, wanted.until, size))
-    ends = {event["request_id"]: event for _, event in _of_calls(reader, tenant, stop, min(size, stop + CHUNK))}
+    ends = {
+        request_id: payload
+        for _, request_id, payload in _payloads(reader, tenant, stop, min(size, stop + CHUNK))
+        if not _begins(payload)
+    }
     end, at, found = min(size, stop + CHUNK), stop, list[CallLine]()
     while at > 0 and stop - at < MAX_READ:
         start = max(0, at - CHUNK)
-        chunk = list(_of_calls(reader, tenant, start, at))
-        for seq, event in reversed(chunk):
-            if wanted.since is not None and event["ts"] < wanted.since:
+        for seq, request_id, payload in reversed(list(_payloads(reader, tenant, start, at))):
+            if wanted.since is not None and timestamp(payload) < wanted.since:
                 return CallPage(tuple(found), None, seq, end)
-            if event["type"] not in BEGINS:
-                ends[event["request_id"]] = event
-            elif wanted.matches(
-                line := call_line(seq, event, ended := ends.get(event["request_id"], {})), event, ended
-            ):
+            if not _begins(payload):
+                ends[request_id] = payload
+            elif line := _matching(wanted, seq, payload, ends.get(request_id, b"")):
                 found.append(line)
                 if len(found) == limit:
                     return CallPage(tuple(found), seq or None, seq, end)
         at = start
     return CallPage(tuple(found), at or None, at, end)
+
+
+def _matching(wanted: CallFilter, seq: int, begun: bytes, ended: bytes) -> "CallLine | None":
+    """Return the call of these records if it matches. The outcome is that of its parsed records."""
+    if not wanted.may_match(begun, ended):
+        return None
+    begin, end = parsed(begun), parsed(ended) if ended else {}
+    line = call_line(seq, begin, end)
+    return line if wanted.matches(line, begin, end) else None
+
+
+def _begins(payload: bytes) -> bool:
+    return OF_ACCEPTED in payload or OF_DENIED in payload
+
+
+def _payloads(reader: Reader, tenant: str, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield number, request (as it is written) and bytes of each record of a call, from `start` to before `end`."""
+    if start >= end:
+        return
+    for leaf in reader.leaves(tenant, start, end):
+        if OF_A_CALL in leaf.payload and (found := _REQUEST.search(leaf.payload)):
+            yield leaf.seq, found[1], leaf.payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from gateway.admin import explain as study
 from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.openapi import AdminApi
 from gateway.admin.calls.problems import install_handlers
-from gateway.admin.record import batches, calls, health, incidents, marks, packs, rights
+from gateway.admin.record import batches, calls, changes, health, incidents, marks, packs, rights
 
 PREFIX = "/admin/v1"
 MAX_BODY = 2 << 20
@@ -67,6 +67,8 @@ def build_admin(context: AdminContext) -> FastAPI:
         marks.router,
         calls.router,
         calls.summary_router,
+        changes.router,
+        changes.installation_router,
         rights.router,
         incidents.router,
         health.router,

@@ -5,6 +5,7 @@ from typing import Final
 from gateway.console.page import Page
 from gateway.console.pages import (
     calls,
+    changes,
     curves,
     fleet,
     keys,
@@ -24,6 +25,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *tenants.PAGES,
     *curves.PAGES,
     *calls.PAGES,
+    *changes.PAGES,
     *keys.PAGES,
     *people.PAGES,
     *usage.PAGES,

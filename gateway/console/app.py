@@ -1,6 +1,6 @@
 """Console application: routes, session and form checks, error pages, and response headers."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,9 +19,9 @@ from gateway.console.admin_calls import AdminCalls, Refused
 from gateway.console.all_pages import PAGES
 from gateway.console.language import COOKIE, NAMES, language_of
 from gateway.console.page import Page
-from gateway.console.pages.sign_in import SignIn
-from gateway.console.session import FIELD, check_form, cookies_of, is_fresh
-from gateway.console.visit import ROOT, Visit, path, render, texts
+from gateway.console.session import FIELD, check_origin, cookies_of, is_fresh, is_own_form
+from gateway.console.sign_in import SignIn
+from gateway.console.visit import ONCE, ROOT, STATE, Visit, path, render, texts
 from gateway.database.errors import DatabaseUnavailable
 from gateway.nearest_route import methods_here
 
@@ -93,22 +93,26 @@ class Console:
     async def _shown(self, page: Page, request: Request) -> Response:
         visit = await self._visit(request)
         if visit is None:
-            return _to_sign_in(request)
+            return self._to_sign_in(request)
         request.state.visit = visit
         return await page.handler(visit)
 
     async def _sent(self, page: Page, request: Request) -> Response:
         """Handle a form: check its origin, its session and, where the page requires it, a recent sign-in; then run
-        it."""
+        it. What was typed into a form that is not taken is kept in a page that sends it."""
         visit = await self._visit(request)
-        if visit is None:
-            return _to_sign_in(request)
-        request.state.visit = visit
+        if visit is not None:
+            request.state.visit = visit
         async with request.form(max_files=0) as form:
-            visit.form = texts(form)
-        check_form(self.context, request, visit.api.token, visit.form.get(FIELD, ""))
+            sent = texts(form)
+        check_origin(self.context, request)
+        if visit is None:
+            return self._kept(request, visit, sent, "ended") if sent else self._to_sign_in(request)
+        visit.form = sent
+        if not is_own_form(self.context, visit.api.token, sent.get(FIELD, "")):
+            return self._kept(request, visit, sent, "other_session")
         if page.fresh and not is_fresh(visit.me["authenticated_at"], self.context.now()):
-            return RedirectResponse(path("sign-in", again=1), 303)
+            return self._kept(request, visit, sent, "not_fresh")
         try:
             return await page.handler(visit)
         except Refused as refused:
@@ -116,6 +120,38 @@ class Console:
                 raise
             visit.problem, visit.status = refused, refused.status
             return await page.shown_by(visit)
+
+    def _kept(self, request: Request, visit: Visit | None, sent: Mapping[str, str], why: str) -> Response:
+        """A page that says why a form was not taken (`why`: key of the text) and sends it again, with the token of
+        the session that there is then. A script is told as in `_to_sign_in`: its page has what was typed."""
+        if request.headers.get("hx-request") == "true":
+            return self._notice(request, "session.ended" if visit is None else f"kept.{why}", signs_in=visit is None)
+        kept = [(name, value) for name, value in sent.items() if name != FIELD]
+        return render(
+            self.context,
+            request,
+            language_of(request),
+            "kept.html",
+            401 if visit is None else 403,
+            visit=visit,
+            why=why,
+            signs_in=why != "other_session",
+            action=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            kept=kept,
+            shown=[each for each in kept if visit is not None and each[0] not in (ONCE, STATE) and each[1]],
+        )
+
+    def _to_sign_in(self, request: Request) -> Response:
+        """Redirect to the sign-in page. A script that fetches a part of a page gets a notice for that page, which stays
+        with what is typed in it."""
+        if request.headers.get("hx-request") != "true":
+            return RedirectResponse(path("sign-in"), 303)
+        return self._notice(request, "session.ended", signs_in=True)
+
+    def _notice(self, request: Request, text: str, *, signs_in: bool) -> Response:
+        notice = render(self.context, request, language_of(request), "_session.html", text=text, signs_in=signs_in)
+        notice.headers["hx-retarget"], notice.headers["hx-reswap"] = "#session", "innerHTML"
+        return notice
 
     async def choose_language(self, request: Request) -> Response:
         """Set the language cookie for a year and redirect to the console."""
@@ -131,7 +167,7 @@ class Console:
         """Show an error of the admin API as a page."""
         assert isinstance(error, Refused)  # noqa: S101  # what it was registered for
         if error.status == 401:
-            return _to_sign_in(request)
+            return self._to_sign_in(request)
         return self._error(request, error.status, error.detail)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
@@ -163,10 +199,6 @@ class Console:
             code=shown,
             detail=detail,
         )
-
-
-def _to_sign_in(request: Request) -> Response:
-    return RedirectResponse(path("sign-in"), 303)
 
 
 class Marked:

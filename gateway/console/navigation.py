@@ -31,6 +31,7 @@ OF_TENANT: Final = (
         Entry("oversight", "oversight", "tenant.read"),
         Entry("rights", "rights", "rights.act"),
         Entry("incidents", "incidents", "record.read"),
+        Entry("changes", "changes", "record.read"),
         Entry("record", "record", "record.read"),
         Entry("packs", "packs", "record.read"),
     )),
@@ -46,6 +47,7 @@ OF_INSTALLATION: Final = (
     Entry("staff", "staff", "staff.read"),
     Entry("all_usage", "usage", "usage.read-all"),
     Entry("operator_policies", "operator/policies", "operator-policy.read"),
+    Entry("all_changes", "operator/changes", "staff.read"),
     Entry("weak", "weak", "staff.read"),
 )
 

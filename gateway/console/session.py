@@ -47,8 +47,13 @@ def check_origin(context: AdminContext, request: Request) -> None:
 def check_form(context: AdminContext, request: Request, session: str, sent: str) -> None:
     """Check origin and CSRF token of a form. Raises Refused."""
     check_origin(context, request)
-    if not context.hasher().sealed(SEAL, session, sent):
+    if not is_own_form(context, session, sent):
         raise Refused(403, "this form belongs to another session; open the page again and send it from there")
+
+
+def is_own_form(context: AdminContext, session: str, sent: str) -> bool:
+    """Return whether a form has the CSRF token of this session."""
+    return context.hasher().sealed(SEAL, session, sent)
 
 
 def is_fresh(authenticated_at: str | None, now: datetime) -> bool:

@@ -16,8 +16,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
 from gateway.admin.calls.access import AdminContext
-from gateway.console import charts, navigation
+from gateway.console import navigation
 from gateway.console.admin_calls import AdminCalls, Answer, Refused
+from gateway.console.drawing import charts
 from gateway.console.language import NAMES, Language
 from gateway.console.session import FIELD, form_token
 from gateway.console.static_files import address

@@ -109,7 +109,6 @@ from gateway.responses.routes import ResponseRoutes
 from gateway.scim.app import PREFIX as SCIM_PREFIX
 from gateway.scim.app import build_scim
 from gateway.server.app import ROUTES, Exposition, build_app
-from gateway.server.case_follower import CaseFollower
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet
@@ -123,6 +122,7 @@ from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
 from gateway.server.monitoring.cell_metrics import CellMetrics
 from gateway.server.monitoring.open_deadlines import OpenDeadlines
+from gateway.server.place_follower import PlaceFollower
 from gateway.server.probe import BackendProbe
 from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
@@ -130,6 +130,7 @@ from gateway.store.change import OnEvent
 from gateway.store.control.control import Control
 from gateway.store.control.provisioning import Provisioning
 from gateway.store.log_followers.case_places import CasePlaces
+from gateway.store.log_followers.change_places import ChangePlaces
 from gateway.store.log_followers.webhooks import WebhookMessages
 from gateway.store.marks import AnswerSalts, MarkKeys
 from gateway.store.reports.inventory import Inventory
@@ -196,13 +197,13 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         health = _health(base, parts, is_ready)
         batches = _batches(base, parts, context, pipeline, responses.responses)
         responses.wakes.append(batches.worker.wake)
-        places = CasePlaces(base.database, _log_name(base))
+        places, changes = CasePlaces(base.database, _log_name(base)), ChangePlaces(base.database, _log_name(base))
         packs = _packs(base, context)
-        admin_context = _admin_context(base, parts, on_event, context, packs, places)
+        admin_context = _admin_context(base, parts, on_event, context, packs, places, changes)
         admin = build_admin(admin_context)
         recurring = (
             batches.worker.run, batches.retention.run, responses.retention.run, _webhooks(base, parts).run,
-            _followed(base, places).run, BackendCurves(base.database, memory.fleet).run, Preparation(admin).run,
+            *_followed(base, places, changes), BackendCurves(base.database, memory.fleet).run, Preparation(admin).run,
         )  # fmt: skip
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         stack.push_async_callback(packs.close)
@@ -228,8 +229,14 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         yield await _gateway(app, base, parts, health, operations, batches, responses)
 
 
-def _followed(base: "_Base", places: CasePlaces) -> CaseFollower:
-    return CaseFollower(places, base.installation.open_reader)
+def _followed(
+    base: "_Base", places: CasePlaces, changes: ChangePlaces
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    open_reader = base.installation.open_reader
+    return [
+        PlaceFollower(places, open_reader, "incidents and requests").run,
+        PlaceFollower(changes, open_reader, "changes").run,
+    ]
 
 
 def _warnings(settings: Settings, installation: Installation, database: Database) -> tuple[ConfigurationWarning, ...]:
@@ -675,7 +682,13 @@ def _counting(on_event: OnEvent, telemetry: Telemetry) -> OnEvent:
 
 
 def _admin_context(
-    base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext, packs: PackShelf, places: CasePlaces
+    base: _Base,
+    parts: _Parts,
+    on_event: OnEvent,
+    audit: AuditContext,
+    packs: PackShelf,
+    places: CasePlaces,
+    changes: ChangePlaces,
 ) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
@@ -712,6 +725,7 @@ def _admin_context(
         fleet=base.memory.fleet,
         cases=known_incidents(places.known),
         requests=known_requests(places.known),
+        changes=changes.newest,
         weak_settings=lambda: configuration_warnings(settings, observe(settings, installation, base.database)),
         approval_wait=timedelta(hours=settings.approvals.wait_hours),
         provisioned=_provisioned(settings) if settings.scim.token_file is not None else None,

@@ -16,6 +16,7 @@ from audit.incidents.incident import Case
 from audit.incidents.known_cases import Known, known_incidents, known_requests
 from audit.incidents.pack_inputs import Evidence
 from audit.incidents.subject_requests import Matter
+from audit.log.changes import Newest, none_noted
 from audit.log.found_answers import AnswerSearch
 from audit.pack.shelf import PackShelf
 from audit.privacy.kept_content import Reader as ContentReader
@@ -116,6 +117,7 @@ class AdminContext:
         packs: evidence packs, which are created in the background.
         fleet: the backends as this gateway currently knows them.
         cases, requests: incidents and requests of persons, as last read.
+        changes: where the newest changes are on record.
         weak_settings: findings of `domicile doctor`; it blocks.
         approval_wait: time for which a new person or token does not count as a second one.
         provisioned: mapping from users of the identity provider to persons, if it provisions them.
@@ -147,6 +149,7 @@ class AdminContext:
     fleet: Fleet | None = None
     cases: Known[Case] = field(default_factory=known_incidents)
     requests: Known[Matter] = field(default_factory=known_requests)
+    changes: Newest = none_noted
     weak_settings: Callable[[], Sequence[WeakSetting]] = tuple
     approval_wait: timedelta = DEFAULT_WAIT
     provisioned: Mapped | None = None

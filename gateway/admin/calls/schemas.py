@@ -59,7 +59,7 @@ GRAMMAR: Mapping[str, re.Pattern[str]] = {
     "proposal": re.compile("[0-9]{1,9}"),
     **dict.fromkeys(("hold", "incident", "matter", "pack"), re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")),
     "batch": re.compile("batch_[0-9a-f]{1,34}"),
-    "record_number": re.compile("[0-9]{1,15}"),
+    **dict.fromkeys(("record_number", "change_number"), re.compile("[0-9]{1,15}")),
     **dict.fromkeys(("backend", "region"), NAME),
 }
 """Patterns of path parameters by name."""

@@ -11,15 +11,14 @@ from starlette.concurrency import run_in_threadpool
 
 from audit.errors import AuditError
 from audit.log.calls import CallFilter, call, call_line, calls, summary
-from audit.log.receipt import Receipt, verify_receipt
+from audit.log.receipt import Receipt
 from audit.log.walk import checked_moment, size_of
 from audit.privacy.rights import read
-from audit.storage.tiles import Folder
 from audit.tree.merkle import leaf_hash
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Limit, Name, ResponseBody, Whole
-from gateway.admin.record.reading import OnRecord, ReasonCode, Record, refusing
+from gateway.admin.record.reading import OnRecord, Proof, ReasonCode, Record, refusing
 from gateway.database.errors import Invalid, NotFound
 from gateway.identity.roles import Actor
 
@@ -79,19 +78,6 @@ class WholeCall(ResponseBody):
     records: tuple[OnRecordAs, ...]
     receipt: str
     kept: dict[int, tuple[str, ...]]
-
-
-class Proof(ResponseBody):
-    """Proof that the record of `receipt` is included in a signed checkpoint: RFC 6962 hashes, nearest first, in
-    hexadecimal. `note`: the signed checkpoint. `key`: verifier key of its signature."""
-
-    receipt: str
-    origin: str
-    size: int
-    root: str
-    proof: tuple[str, ...]
-    note: str
-    key: str
 
 
 class ContentRequest(Body):
@@ -204,21 +190,7 @@ async def prove_call(actor: Auditor, record: OnRecord, tenant: str, record_numbe
 
     def prove() -> Proof:
         _, receipt = _records_of(record, tenant, record_number)
-        with refusing(), record.reading() as reader:
-            key = record.key(reader)
-            tiles = None if record.audit.tiles is None else Folder(record.audit.tiles / tenant)
-            found = verify_receipt(reader, key, receipt, tiles)
-            size = found.checkpoint.size
-            note = next((one.note for one in reader.checkpoints(tenant) if one.size == size), "")
-        return Proof(
-            receipt=str(receipt),
-            origin=found.checkpoint.origin,
-            size=size,
-            root=found.checkpoint.root.hex(),
-            proof=tuple(node.hex() for node in found.proof),
-            note=note,
-            key=str(record.verifier),
-        )
+        return record.prove(receipt)
 
     proven = await run_in_threadpool(prove)
     await record.note_read(tenant, record_number, record_number + 1, actor.name, "proof")

@@ -12,16 +12,32 @@ from audit.errors import AuditError, AuditUnavailable, HeldError, StoreError
 from audit.events.privacy import LogRead
 from audit.keys.signer import key_of
 from audit.keys.succession import with_successors
+from audit.log.receipt import Receipt, verify_receipt
 from audit.private.audit_context import AuditContext
 from audit.storage.store import Reader
+from audit.storage.tiles import Folder
 from audit.tree.note import VerifierKey
 from gateway.admin.calls.access import AdminContext, Context
+from gateway.admin.calls.schemas import ResponseBody
 from gateway.database.errors import Invalid, NotReady
 
 ReasonCode = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
 """A code, not free text, because it is recorded."""
 Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 Subject = Annotated[str, Field(min_length=1, max_length=512)]
+
+
+class Proof(ResponseBody):
+    """Proof that the record of `receipt` is included in a signed checkpoint: RFC 6962 hashes, nearest first, in
+    hexadecimal. `note`: the signed checkpoint. `key`: verifier key of its signature."""
+
+    receipt: str
+    origin: str
+    size: int
+    root: str
+    proof: tuple[str, ...]
+    note: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +64,24 @@ class Record:
     def verifier(self) -> VerifierKey:
         """Return the current verifier key."""
         return key_of(self.audit.signer)
+
+    def prove(self, receipt: Receipt) -> Proof:
+        """Prove that the record of a receipt is included in the log under a signed checkpoint. Raises Invalid if the
+        proof fails or the next checkpoint is not signed yet."""
+        with refusing(), self.reading() as reader:
+            tiles = None if self.audit.tiles is None else Folder(self.audit.tiles / receipt.tenant)
+            found = verify_receipt(reader, self.key(reader), receipt, tiles)
+            size = found.checkpoint.size
+            note = next((one.note for one in reader.checkpoints(receipt.tenant) if one.size == size), "")
+        return Proof(
+            receipt=str(receipt),
+            origin=found.checkpoint.origin,
+            size=size,
+            root=found.checkpoint.root.hex(),
+            proof=tuple(node.hex() for node in found.proof),
+            note=note,
+            key=str(self.verifier),
+        )
 
     async def note_read(self, tenant: str, first: int, end: int, actor: str, reason: str) -> None:
         """Record that records `first` to before `end` are read. Raises AuditUnavailable; none may be shown then."""

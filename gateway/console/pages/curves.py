@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 from starlette.responses import Response
 
-from gateway.console import charts
+from gateway.console.drawing import charts
 from gateway.console.page import Page
 from gateway.console.visit import Visit
 

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from gateway.console import country_map, running
+from gateway.console import running
 from gateway.console.admin_calls import Refused
-from gateway.console.country_map import Country
+from gateway.console.drawing import country_map
+from gateway.console.drawing.country_map import Country
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
+from gateway.records.fleet import DeploymentRecord
 from regions.fleet.cards import CPU
 from regions.fleet.deployment import Scale
 from regions.launchers.planning import KNOWN_CARDS, QUANTIZATIONS
@@ -60,7 +62,8 @@ async def _running(visit: Visit) -> dict[str, Any]:
     for one in (await visit.of_tenant("deployments", limit=100))["items"]:
         if one["deleted_at"] is None:
             replicas = (await visit.of_tenant("deployments", one["id"], "replicas", limit=50))["items"]
-            found.append({**one, "replicas": replicas})
+            digest = DeploymentRecord.model_validate(one).digest()
+            found.append({**one, "replicas": replicas, "digest": digest})
     loads = {one["backend"]: one for one in await visit.of_tenant("backend-loads")}
     backends = (await visit.of_tenant("backends", limit=200))["items"]
     prices = {one["id"]: one["eur_per_hour"] for one in found}

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import RedirectResponse, Response
 
-from gateway.console import charts
+from gateway.console.drawing import charts
 from gateway.console.page import Page
 from gateway.console.visit import Visit, path
 from gateway.identity.roles import Permission

@@ -8,6 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
+from gateway.records.control import PolicyVersionRecord
 
 EXAMPLE: Final = "policy: {name}\nversion: 1\nresidency: {{process_in: EEA, store_in: EEA}}\n"
 
@@ -62,11 +63,9 @@ def _state(proposal: dict[str, Any]) -> str:
 async def draft(visit: Visit) -> Response:
     """Show the editor, starting from the active policy."""
     project = visit.form.get("project", visit.request.query_params.get("project", ""))
-    if "document" in visit.form:
-        text = visit.form["document"]
-    else:
-        versions = (await visit.of_tenant("policies", project=project, limit=200))["items"]
-        active = next((each for each in versions if each["active"]), None)
+    active = await _in_force(visit, project)
+    text = visit.form.get("document")
+    if text is None:
         text = active["document"] if active else EXAMPLE.format(name=project or visit.tenant or "operator")
     return visit.render(
         "policy_draft.html",
@@ -75,8 +74,20 @@ async def draft(visit: Visit) -> Response:
         project=project,
         projects=await _projects(visit),
         document=text,
+        base=_base(project, active),
         studied=await _study(visit, text, project),
     )
+
+
+async def _in_force(visit: Visit, project: str) -> Any:
+    """Return the version in force, None if there is none."""
+    versions = (await visit.of_tenant("policies", project=project, limit=200))["items"]
+    return next((each for each in versions if each["active"]), None)
+
+
+def _base(project: str, active: Any) -> str:
+    """What a draft began from: whose policy, and its version."""
+    return f"{project}:{active['number'] if active else ''}"
 
 
 async def check(visit: Visit) -> Response:
@@ -125,7 +136,16 @@ async def simulate(visit: Visit) -> Response:
 
 
 async def propose(visit: Visit) -> Response:
+    """Propose the draft, unless another version came into force since the draft was begun: that is said once, and the
+    draft then shown beside it."""
     body = {"document": visit.form.get("document", ""), "project": visit.form.get("project") or None}
+    project, begun = body["project"] or "", visit.form.get("base", "")
+    if begun.partition(":")[0] == project and begun and begun != _base(project, await _in_force(visit, project)):
+        raise Refused(
+            409,
+            "another version came into force after this draft was begun; look at the differences, which are now those "
+            "to that version, and propose again",
+        )
     made = (await visit.change("POST", *visit.owner, "policy-proposals", body=body)).body
     return _to(visit, "proposals", made["number"], project=made["project"] or "", done="policy.proposed")
 
@@ -168,7 +188,7 @@ async def _decide(visit: Visit, act: str, done: str, body: Any) -> Response:
 
 async def confirm_roll_back(visit: Visit) -> Response:
     project = visit.request.query_params.get("project", visit.form.get("project", ""))
-    await visit.of_tenant("policies", project=project, limit=1)
+    active = await _in_force(visit, project)
     visit.need("policies.activate")
     return visit.render(
         "confirm.html",
@@ -178,7 +198,7 @@ async def confirm_roll_back(visit: Visit) -> Response:
         lead="policies.roll_back_lead",
         name=project or visit.tenant or visit.language.text("policies.operators"),
         back=visit.here("policies", project=project),
-        state="",
+        state=PolicyVersionRecord.model_validate(active).digest() if active else "",
         keep={"project": project},
     )
 

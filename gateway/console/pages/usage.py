@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from gateway.console import charts
+from gateway.console.drawing import charts
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
 from gateway.limits.limit_kinds import KINDS

@@ -216,3 +216,25 @@ class CasePlaceRow(Row, table=True):
     log: str = Field(primary_key=True, max_length=16)
     tenant: str = Field(primary_key=True, max_length=63)
     seq: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
+
+
+class ChangeCursorRow(Row, table=True):
+    """How far a tree of a log was read for records of changes: the next leaf, and the hash of the one before it."""
+
+    __tablename__ = "change_cursor"
+
+    log: str = Field(primary_key=True, max_length=16)
+    tenant: str = Field(primary_key=True, max_length=63)
+    next_seq: int = Field(sa_type=BigInteger)
+    leaf_hash: bytes
+
+
+class ChangePlaceRow(Row, table=True):
+    """A record of a change: its number and its type, and nothing else of what it says."""
+
+    __tablename__ = "change_place"
+
+    log: str = Field(primary_key=True, max_length=16)
+    tenant: str = Field(primary_key=True, max_length=63)
+    seq: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
+    type: str = Field(max_length=64)

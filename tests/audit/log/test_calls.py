@@ -83,6 +83,25 @@ async def test_only_what_is_asked_for_is_found(reader, wanted, requests):
     assert found(calls(reader, "acme", wanted)) == requests
 
 
+@pytest.mark.parametrize("name", ['a "quoted" \\ one', "größer/groß", 'x","type":"inference.denied', "tab\tbed"])
+async def test_names_with_marks_of_json_are_found_as_they_are(home, name):
+    """The bytes of records are looked at before they are parsed."""
+    async with await home.open() as log:
+        await log.append(accepted(name, model_requested=name, project=name))
+        await log.append(completed(name))
+        await log.append(accepted("other"))
+        reader = home.reader()
+        for wanted in (
+            CallFilter(request_id=name),
+            CallFilter(model=name),
+            CallFilter(project=name, outcome="completed"),
+        ):
+            assert found(calls(reader, "acme", wanted)) == [name]
+        assert found(calls(reader, "acme", CallFilter(outcome="denied"))) == []
+        assert found(calls(reader, "acme", CallFilter(outcome="running"))) == ["other"]
+        reader.close()
+
+
 async def test_another_tenants_calls_are_not_among_them(reader):
     assert found(calls(reader, "globex", ANY)) == ["e"]
     assert found(calls(reader, "nobody", ANY)) == []

@@ -79,7 +79,14 @@ def recorded(record, shelf):
             await asyncio.sleep(0.02)
         hold = await place_hold(record, "acme")
         matter = await receive(record, "acme", right="access", subject=SUBJECT)
-        return {"incident": incident, "hold": hold, "record_number": 0, "pack": pack.id, "matter": matter}
+        return {
+            "incident": incident,
+            "hold": hold,
+            "record_number": 0,
+            "change_number": 1,
+            "pack": pack.id,
+            "matter": matter,
+        }
 
     return asyncio.run(work())
 

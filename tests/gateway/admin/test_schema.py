@@ -96,7 +96,7 @@ def test_an_operators_calls_never_fall_over_and_are_answered_as_the_document_say
 ):
     record_property("examples", EXAMPLES * len(GenerationMode))
     seen = [statuses(schema, method, path, operator, objects, mode) for mode in GenerationMode]
-    if method == "GET" and not path.startswith("/staff/{"):
+    if method == "GET" and not path.startswith(("/staff/{", "/operator/changes/{")):
         assert 200 in seen[0]
 
 

@@ -13,6 +13,8 @@ def filled(page, made, **more):
     values = made.values | more
     if page.path.startswith("/staff"):
         values = values | {"person": made.people[None, "billing"]}
+    if page.path.startswith("/operator"):
+        values = values | {"change": made.values["installation_change"]}
     return page.path.format(**values)
 
 

@@ -139,6 +139,8 @@ async def scene(tmp_path, calls=12, **settings):
                     await asyncio.to_thread(made.control.create_deployment, wish)
                 await until(lambda: settled(made))
                 made.values["pack"] = await packed(made)
+                made.values["change"] = await changed(made, "tenants/acme/people", "acme")
+                made.values["installation_change"] = await changed(made, "staff", "_system")
                 yield made
     finally:
         evidence_sources[:], content_sources[:] = kept
@@ -151,6 +153,15 @@ def settled(made):
     return sorted(states) == ["ready", "ready", "ready", "starting"] and (
         deployment_at(database, "acme", BROKEN.id).failures == 1
     )
+
+
+async def changed(made, path, tree):
+    """The number of the record of a person who is added with the API, which the record tells of."""
+    headers = {"authorization": f"Bearer {session_of(made, None, 'operator')}"}
+    body = {"display_name": f"changed {MARKUP}", "roles": ["auditor"]}
+    async with made.http.post(f"{made.base}/admin/v1/{path}", json=body, headers=headers) as answer:
+        assert answer.status == 201, await answer.text()
+    return [event["type"] for event in made.events(tree)].index("admin.person.created")
 
 
 async def packed(made, tenant="acme"):

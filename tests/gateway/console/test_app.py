@@ -2,6 +2,8 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from html import unescape
 
 import pytest
 
@@ -26,6 +28,10 @@ UNSIGNED = {
     "/t/{tenant}/record/consistency",
     "/t/{tenant}/calls/{number}/proof",
     "/t/{tenant}/calls/{number}/proof.json",
+    "/t/{tenant}/changes/{change}/proof",
+    "/t/{tenant}/changes/{change}/proof.json",
+    "/operator/changes/{change}/proof",
+    "/operator/changes/{change}/proof.json",
 }
 """Pages that wait for the next checkpoint."""
 
@@ -98,7 +104,7 @@ async def test_objects_of_another_tenant_are_not_there_below_ones_own_pages(made
     for page in OF_TENANT:
         if page.path.count("{") == 1:
             continue
-        path = filled(page, made, tenant="globex", number=999)
+        path = filled(page, made, tenant="globex", number=999, change=999)
         answer = await stranger.get(path) if page.method == "GET" else await stranger.send(path, "/account", **FIELDS)
         assert answer.status_code in (403, 404), (page.path, answer.status_code)
 
@@ -124,7 +130,8 @@ async def refused_forms(made, somebody, **sent):
     taken = []
     for page in FORMS:
         answer = await somebody.http.post(f"/console{filled(page, made)}", **sent)
-        if answer.status_code != 403 or "open the page again" not in answer.text:
+        is_refused = "open the page again" in answer.text or "Nothing was sent yet" in answer.text
+        if answer.status_code != 403 or not is_refused:
             taken.append(page.path)
     return taken
 
@@ -173,9 +180,74 @@ async def test_what_cannot_be_undone_takes_a_sign_in_of_the_last_minutes(made, g
         for page in FORMS:
             if page.fresh:
                 answer = await operator.send(filled(page, made), "/account")
-                assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?again=1"), page.path
+                assert answer.status_code == 403 and 'href="/console/sign-in?again=1"' in answer.text, page.path
         assert (await operator.get("/tenants")).status_code == 200
     assert sum(page.fresh for page in FORMS) > 7
+
+
+def hidden(page):
+    """What a page of a kept form would send."""
+    return {name: unescape(value) for name, value in re.findall(r'name="([^"]+)" value="([^"]*)"', page.text)}
+
+
+async def renewed(guest, tenant, role):
+    """A guest whose session ends, and their next session."""
+    old, new = guest(tenant, role), guest(tenant, role)
+    return old, new.http.cookies["domicile-session"]
+
+
+async def test_a_form_of_a_session_that_ended_meanwhile_is_kept_and_sent_in_the_next(made, guest):
+    somebody, later = await renewed(guest, "acme", "tenant-admin")
+    page = await somebody.get("/t/acme/projects")
+    typed = {"id": "kept-form", "purpose": 'kept "quoted" & <b>', "legal_basis": "contract", "risk_class": "minimal"}
+    sent = hidden(page) | typed
+    post = partial(somebody.http.post, headers={"origin": made.base})
+    somebody.http.cookies.set("domicile-session", "dom_admin_aaaaaaaa_none")
+    ended = await post("/console/t/acme/projects/create", data=sent)
+    assert ended.status_code == 401 and "<b>" not in ended.text and typed.items() <= hidden(ended).items()
+    somebody.http.cookies.clear()
+    somebody.http.cookies.set("domicile-session", later)
+    other = await post("/console/t/acme/projects/create", data=hidden(ended))
+    assert other.status_code == 403 and typed.items() <= hidden(other).items()
+    assert "kept-form" not in (await somebody.get("/t/acme/projects")).text, "not before the person sent it"
+    done = await post("/console/t/acme/projects/create", data=hidden(other))
+    assert done.status_code == 303 and "done=project.created" in done.headers["location"]
+    assert "kept &#34;quoted&#34; &amp; &lt;b&gt;" in (await somebody.get("/t/acme/projects")).text
+
+
+async def test_a_sign_in_that_a_form_takes_keeps_what_was_typed(made, guest):
+    opened = made.control.open_session(
+        "acme", made.people["acme", "dpo"], life=timedelta(hours=1), authenticated_at=datetime.now(UTC) - 2 * FRESH
+    )
+    dpo, later = await renewed(guest, "acme", "dpo")
+    dpo.http.cookies.set("domicile-session", opened[1].token)
+    size = len(made.events("acme"))
+    typed = {"first": "0", "last": "0", "reason": "kept_reason"}
+    asked = await dpo.send("/t/acme/rights/erase", "/t/acme/rights", **typed)
+    assert asked.status_code == 403 and typed.items() <= hidden(asked).items()
+    assert [event for event in made.events("acme")[size:] if event["type"].startswith("erasure")] == []
+    dpo.http.cookies.clear()
+    dpo.http.cookies.set("domicile-session", later)
+    post = partial(dpo.http.post, headers={"origin": made.base})
+    once_more = await post("/console/t/acme/rights/erase", data=hidden(asked))
+    assert once_more.status_code == 403 and "Send what you typed" in once_more.text
+    done = await post("/console/t/acme/rights/erase", data=hidden(once_more))
+    assert done.status_code == 422 and 'role="alert"' in done.text, "taken: there is nothing of a person in it"
+
+
+async def test_a_form_of_another_site_is_not_shown_again(made, guest):
+    for somebody in (guest(), guest("acme", "dpo")):
+        answer = await somebody.http.post(
+            "/console/t/acme/rights/erase", data={"reason": "planted"}, headers={"origin": "https://evil.example"}
+        )
+        assert answer.status_code == 403 and "planted" not in answer.text
+
+
+async def test_a_part_that_a_page_fetches_after_the_session_tells_the_page_and_leaves_it(guest):
+    for path in ("/t/acme/live", "/t/acme/duties", "/t/acme/deployments/live"):
+        answer = await guest(**{"hx-request": "true"}).get(path)
+        assert answer.status_code == 200 and answer.headers["hx-retarget"] == "#session"
+        assert "<html" not in answer.text and "/console/sign-in" in answer.text
 
 
 async def test_a_one_time_token_opens_one_session_and_nothing_else(made, guest):

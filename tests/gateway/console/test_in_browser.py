@@ -158,6 +158,54 @@ async def test_a_draft_is_checked_as_one_types_and_the_figures_come_by_themselve
     assert complaints(page) == []
 
 
+async def test_a_draft_outlives_a_session_that_ends_in_another_tab(made, open_page):
+    page = await open_page("acme", "developer")
+    await page.goto("/console/t/acme/policies/draft")
+    other = await page.context.new_page()
+    await other.goto("/console/account")
+    await other.get_by_role("button", name="Sign out").click()
+    await other.wait_for_url("**/signed-out")
+    draft = STRICTER.replace("version: 2", "version: 77")
+    await page.fill("#document", draft)
+    await page.locator("#session .note").wait_for()
+    assert await page.input_value("#document") == draft and await page.locator("#studied").count() == 1
+    await page.click("button:text-is('Propose')")
+    await page.get_by_role("heading", name="Nothing was sent yet").wait_for()
+    await accessible(page)
+    async with page.context.expect_page() as opened:
+        await page.get_by_role("link", name="Sign in").click()
+    tab = await opened.value
+    await tab.fill("#token", token_of(made, "acme", "developer"))
+    await tab.keyboard.press("Enter")
+    await tab.wait_for_url("**/console/t/acme")
+    await page.get_by_role("button", name="Send what you typed").click()
+    await page.get_by_text("version: 77").wait_for()
+    await accessible(page)
+    await page.get_by_role("button", name="Send what you typed").click()
+    await page.get_by_text("Proposed.").wait_for()
+    assert complaints(page) == []
+
+
+async def test_going_back_to_a_secret_that_was_shown_shows_none(open_page):
+    page = await open_page("acme", "tenant-admin")
+    await page.goto("/console/t/acme/keys")
+    await page.locator("details.add > summary").first.click()
+    await page.select_option("#f-project", "main")
+    await page.click("button:text-is('Create a key')")
+    secret = await page.locator(".secret").inner_text()
+    await page.get_by_role("link", name="People").first.click()
+    await page.wait_for_url("**/people")
+    said = ""
+    try:
+        await page.go_back()
+    except Exception as error:  # Playwright's own, which is not imported where it is missing
+        said = str(error)
+    assert "ERR_CACHE_MISS" in said, "nothing was kept: the browser asks whether to send the form again"
+    again = await page.context.new_page()
+    await again.goto("/console/t/acme/keys")
+    assert secret not in await again.content()
+
+
 async def test_what_the_model_saw_stands_beside_what_was_typed(open_page):
     page = await open_page("acme", "tenant-admin")
     await page.goto("/console/t/acme/playground")

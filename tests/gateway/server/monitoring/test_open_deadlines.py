@@ -43,7 +43,7 @@ def ago(days):
 async def test_each_open_deadline_is_told_until_it_is_met(tmp_path, monkeypatch):
     for module in (open_deadlines, cell_metrics):
         monkeypatch.setattr(module, "CACHE_S", 0.0)
-    monkeypatch.setattr("gateway.server.case_follower.EVERY_S", 0.1)
+    monkeypatch.setattr("gateway.server.place_follower.EVERY_S", 0.1)
     async with lab(tmp_path, set_up=set_up) as made:
         assert await told(made, "acme", "request") == {}
         for days in (1, 25, 40):

@@ -13,7 +13,7 @@ from audit.incidents.known_cases import known_incidents
 from audit.storage.sqlite import SqliteReader
 from gateway.database.errors import DatabaseUnavailable
 from gateway.database.tables.usage import CaseCursorRow, CasePlaceRow
-from gateway.server.case_follower import CaseFollower
+from gateway.server.place_follower import PlaceFollower
 from gateway.store.log_followers.case_places import CasePlaces
 from tests.audit.incidents.test_known_cases import Counted
 from tests.gateway.store.log_followers.test_ledger_writer import accepted, clock, record  # noqa: F401  (fixtures)
@@ -48,7 +48,7 @@ def some(record):  # noqa: F811
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    monkeypatch.setattr("gateway.store.log_followers.case_places.AT_ONCE", 4)
+    monkeypatch.setattr("gateway.store.log_followers.record_places.AT_ONCE", 4)
 
 
 def started(places, open_reader, tenant="acme"):
@@ -150,7 +150,7 @@ async def test_places_of_two_logs_are_apart(some, database):
 async def test_a_database_that_is_away_is_told_once_and_tried_again(some, database, caplog, monkeypatch):
     write, open_reader = some
     await write()
-    follower = CaseFollower(CasePlaces(database, "log"), open_reader)
+    follower = PlaceFollower(CasePlaces(database, "log"), open_reader, "incidents and requests")
     with monkeypatch.context() as broken:
         broken.setattr(CasePlaces, "_move", fails)
         await follower.step()

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gateway.console.country_map import PARTS, Country, countries_of, draw, kinds_of, parts_of
+from gateway.console.drawing.country_map import PARTS, Country, countries_of, draw, kinds_of, parts_of
 from gateway.console.language import NAMES, language
 
 NOWHERE = {"allowed": True, "region": "gone"}

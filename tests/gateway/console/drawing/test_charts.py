@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gateway.console.charts import LINE_BASE, LINE_LEFT, LINE_TOP, LINE_WIDTH, Line, Mark, lines, round_up
+from gateway.console.drawing.charts import LINE_BASE, LINE_LEFT, LINE_TOP, LINE_WIDTH, Line, Mark, lines, round_up
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,24 @@
-"""Keeps the places of incidents and requests up with the record while the gateway runs, and counts what is due."""
+"""Keeps the places of records of one sort up with the record while the gateway runs."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
 from audit.storage.store import Reader
-from gateway.store.log_followers.case_places import CasePlaces
+from gateway.store.log_followers.record_places import RecordPlaces
 
 log = logging.getLogger("domicile.gateway")
 
 EVERY_S = 10.0
-"""What came meanwhile is read when incidents are asked for."""
+"""What came meanwhile is read by whoever asks for it."""
 
 
-class CaseFollower:
-    """`open_reader`: a snapshot of the record."""
+class PlaceFollower:
+    """`open_reader`: a snapshot of the record. `what`: of which records, for the operator."""
 
-    def __init__(self, places: CasePlaces, open_reader: Callable[[], Reader]) -> None:
+    def __init__(self, places: RecordPlaces, open_reader: Callable[[], Reader], what: str) -> None:
         self._places = places
+        self._what = what
         self._open_reader = open_reader
         self._failing = False
 
@@ -31,10 +32,11 @@ class CaseFollower:
         try:
             await asyncio.to_thread(self._places.follow, self._open_reader)
             self._failing = False
-        except Exception as error:  # of any kind: incidents are found without, by reading more
+        except Exception as error:  # of any kind: they are found without, by reading more
             if not self._failing:
                 log.warning(
-                    "the places of incidents and requests wait: %s: %s; check the control database, it is tried again",
+                    "the places of %s wait: %s: %s; check the control database, it is tried again",
+                    self._what,
                     type(error).__name__,
                     error,
                 )
