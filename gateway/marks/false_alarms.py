@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import exp, fsum, lgamma, log, log1p
 from typing import Any, Literal
 
-from backend.wire import MarksFound, MarksRequest
-from gateway.marks.detection import ALPHA, LEAST_PAIRS
+from backend.wire import MAX_MARKED_TEXT, MarksFound, MarksRequest
+from gateway.marks.detection import ALPHA, LEAST_PAIRS, PERIODS_AT_ONCE
 
 LEVELS = (0.05, 0.01, ALPHA)
 RANDOM_KEYS = 8
@@ -61,13 +61,13 @@ class FalseAlarms:
 
 
 def measured(texts: Iterable[str], keys: list[bytes], test: Test) -> FalseAlarms:
-    """Return the rates of false alarms over texts without marks. keys: the tenant's, of all periods."""
-    asked = [b64encode(key).decode() for key in keys]
+    """Return the rates of false alarms over texts without marks. keys: the tenant's, the newest first."""
+    asked = [b64encode(key).decode() for key in keys[:PERIODS_AT_ONCE]]
     count = short = marked = 0
     alarms = dict.fromkeys(LEVELS, 0)
     for text in texts:
         random = [b64encode(secrets.token_bytes(32)).decode() for _ in range(RANDOM_KEYS)]
-        body = MarksRequest(text=text, keys=[*asked, *random]).model_dump_json().encode()
+        body = MarksRequest(text=text[:MAX_MARKED_TEXT], keys=[*asked, *random]).model_dump_json().encode()
         found = MarksFound.model_validate_json(test(body))
         if found.pairs < LEAST_PAIRS:
             short += 1
@@ -81,7 +81,7 @@ def measured(texts: Iterable[str], keys: list[bytes], test: Test) -> FalseAlarms
     levels = tuple(
         Level(rate, tests, alarms[rate], rate * tests, as_many(tests, rate, alarms[rate])) for rate in LEVELS
     )
-    return FalseAlarms(_verdict(count, levels), count, short, marked, len(keys), levels)
+    return FalseAlarms(_verdict(count, levels), count, short, marked, len(asked), levels)
 
 
 def _verdict(texts: int, levels: tuple[Level, ...]) -> Verdict:
