@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from backend.errors import BackendError as BackendError
+
 
 def tested_by(weights: Path, body: bytes) -> bytes:
     """What POST /marks of a backend with these weights answers to `body`. Loads the tokenizer alone.

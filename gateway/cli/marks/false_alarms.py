@@ -52,7 +52,6 @@ def measure(
     """
     from audit.cli.on_files import do
     from audit.errors import AuditError
-    from backend.errors import BackendError
     from gateway.database.errors import StoreError
     from gateway.installation.installation import Installation, InstallationError
     from gateway.marks.false_alarms import measured
@@ -60,18 +59,19 @@ def measure(
     from gateway.store.marks import MarkKeys
 
     needs_folder(data)
+    engine = import_module("backend.cli.marks")  # the engine's packages are imported only here
     try:
         installation = Installation.open(data)
         with closing(installation.database()) as database:
             with database.read() as session:
                 lookup_tenant_row(session, tenant)
             keys = [each.key for each in MarkKeys(database, installation.keys).all(tenant)]
-        test = import_module("backend.cli.marks").tester(weights)
+        test = engine.tester(weights)
         if texts:
             found = measured(map(read_text, _files(texts)), keys, test)
         else:
             found = measured(do(data, lambda context: _kept(context, tenant, records)), keys, test)
-    except (AuditError, BackendError, InstallationError, StoreError, OSError) as error:
+    except (AuditError, engine.BackendError, InstallationError, StoreError, OSError) as error:
         fail(str(error), NOT_TESTED)
     if as_json:
         print_json(asdict(found))
