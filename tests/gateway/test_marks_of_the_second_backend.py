@@ -21,8 +21,12 @@ FULL = {"status": 503, "error": {"message": "full", "type": "server_error"}}
 def register(made, name, server, kind, weights, model="small"):
     made.control.register_backend(
         BackendIdentity("eu-1", "acme", "eu-fr-par", name),
-        url=server.url, models=[model], kind="openai", trust=Trust(watermark=kind), weights_sha256=weights,
-    )  # fmt: skip
+        url=server.url,
+        models=[model],
+        kind="openai",
+        trust=Trust(watermark=kind),
+        weights_sha256=weights,
+    )
 
 
 async def asked_until(made, backend, body, path="/v1/chat/completions"):
@@ -76,10 +80,15 @@ async def test_where_our_engine_answers_after_a_full_server_its_digest_mark_and_
         register(made, "acme-9", full, "vllm", THEIRS, "writer")
         made.control.create_deployment(
             Deployment(
-                tenant="acme", id="writer", model="writer", weights="writer", regions=("eu-fr-par",), wait_s=200,
+                tenant="acme",
+                id="writer",
+                model="writer",
+                weights="writer",
+                regions=("eu-fr-par",),
+                wait_s=200,
                 min_replicas=1,
             )
-        )  # fmt: skip
+        )
 
     with small_engines():
         async with running(full), lab(tmp_path, set_up=set_up, backends={}, fleet={"models": str(models)}) as made:
