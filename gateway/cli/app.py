@@ -70,6 +70,7 @@ PARTS = {
         (
             "gateway.cli.marks.watermark:mark_app",
             "gateway.cli.marks.answer_search:mark_app",
+            "gateway.cli.marks.false_alarms:mark_app",
             "gateway.cli.marks.manifest:mark_app",
         ),
     ),

@@ -3,6 +3,7 @@
 Redaction never fails open: any error during inspection refuses the request.
 """
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -107,13 +108,14 @@ class Prompt:
         """
         refused = _refused_by(backend, generates=self.generates)
         asked: Mapping[str, Any] = {}
+        fields: Mapping[str, Any] = self.fields
         if watermark and self.generates:
-            refused |= {name for name in self.fields if name in _WATERMARK_FIELDS or "watermark" in name.lower()}
+            fields = _without_marks(fields)
             asked = _watermark_asked_of(backend)
-        refused &= self.fields.keys()
-        if not (refused or asked):
+        refused &= fields.keys()
+        if fields is self.fields and not (refused or asked):
             return self.body
-        return write({name: value for name, value in self.fields.items() if name not in refused} | {**asked})
+        return write({name: value for name, value in fields.items() if name not in refused} | {**asked})
 
     @property
     def make_filter(self) -> FilterFactory | None:
@@ -122,10 +124,44 @@ class Prompt:
 
 
 _WATERMARK_FIELDS = frozenset(
-    {"vllm_xargs", "custom_params", "custom_logit_processor", "logits_processors", "logits_processor_args"}
-)
-"""By which callers reach what changes logits in vLLM and SGLang, plug-ins included, and so may turn a mark off; beside
-every field that names a watermark, by whatever word a release of vLLM, SGLang, TensorRT-LLM or TGI has for it."""
+    {
+        "customlogitprocessor", "customparams", "extraargs", "logitprocessor", "logitprocessors",
+        "logitsprocessor", "logitsprocessorargs", "logitsprocessors", "vllmxargs",
+    }
+)  # fmt: skip
+"""By which callers reach what changes logits in vLLM, SGLang and TensorRT-LLM, plug-ins included, and so may end a mark
+off; beside every field that names a watermark, by whatever word a release of theirs or of TGI has for it. In lower case
+and without signs, at any depth."""
+_WRITTEN = frozenset(
+    {
+        "documents", "functions", "guided_grammar", "guided_json", "input", "instructions", "messages", "prompt",
+        "response_format", "stop", "structured_outputs", "suffix", "system", "text", "tool_choice", "tools",
+    }
+)  # fmt: skip
+"""Fields with texts and schemas, in which a name is the caller's own."""
+
+
+def _without_marks(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields without those that reach a watermark, whatever object they are in; the same if it has none."""
+    kept = {name: value if name in _WRITTEN else _kept(value) for name, value in fields.items() if not _is_mark(name)}
+    same = len(kept) == len(fields) and all(kept[name] is value for name, value in fields.items())
+    return fields if same else kept
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _without_marks(value)
+    if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
+        kept = [_kept(each) for each in value]
+        return value if all(one is each for one, each in zip(kept, value, strict=True)) else kept
+    return value
+
+
+def _is_mark(name: str) -> bool:
+    plain = "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name))).lower()
+    return plain in _WATERMARK_FIELDS or "watermark" in plain or "synthid" in plain
+
+
 _WATERMARK_ASKED: Mapping[str, Mapping[str, Any]] = {
     "vllm": {"watermarking": True},
     "sglang": {"watermark": {"enabled": True}},

@@ -202,13 +202,13 @@ def _failure(status: int, errors: tuple[str, ...], what: str) -> VaultError:
     reasons = "".join(char if char.isprintable() else "?" for char in "; ".join(errors))[:_SAID]
     sentence = f"{what}: {status}" + (f" ({reasons})" if reasons else "")
     if status == 503:
-        return VaultSealed(f"{sentence}: it is sealed, on standby or down for maintenance")
+        return VaultSealed(f"{sentence}: it is sealed, on standby or down for maintenance; name an active node")
     if status == 403:
-        return VaultDenied(f"{sentence}: the token may not do this")
+        return VaultDenied(f"{sentence}: the token may not do this; give the gateway a token whose policy allows it")
     if status == 404:
-        return VaultMissing(sentence)
+        return VaultMissing(f"{sentence}: there is no such key or engine; check secrets.vault.key and mount")
     if status == 400:
-        return VaultRefused(sentence, errors)
+        return VaultRefused(f"{sentence}; check the key in Vault, and its type", errors)
     if 300 <= status < 400:
         return VaultError(f"{sentence}: it redirects; name the active node or a balancer in secrets.vault.address")
-    return VaultError(sentence)
+    return VaultError(f"{sentence}; see Vault's log")

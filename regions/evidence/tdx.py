@@ -5,7 +5,8 @@ A quote contains measurements and the platform's security versions. Intel's sign
 whether these versions are current: the TCB info of the platform's family (FMSPC) and the identity of the quoting
 enclave (`regions.evidence.tdx_collateral`). Without collateral no quote is accepted.
 
-Sources: Intel, TDX DCAP Quoting Library API (0.9), appendix A; SGX PCK Certificate Specification (1.5).
+Sources: Intel, TDX DCAP Quoting Library API (0.9), appendix A; sgx_quote_5.h of SGXDataCenterAttestationPrimitives
+(body of type 4); TDX Module ABI (348551-008US), table 3.23 (TD attributes); SGX PCK Certificate Specification (1.5).
 """
 
 from dataclasses import dataclass
@@ -28,26 +29,28 @@ from regions.evidence.binary_fields import FieldReader
 from regions.evidence.certificate_chains import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import halves, require_signature
 from regions.evidence.errors import EvidenceRefused
-from regions.evidence.tdx_collateral import Platform, QuotingEnclave, platform_of, require_current
+from regions.evidence.tdx_collateral import QuotingEnclave, TdxModule, platform_of, require_current
 
 HEADER, BODY = 48, 584
-BODIES = {2: 584, 3: 648}  # body sizes in version 5: TD reports of TDX 1.0 and 1.5
+BODIES = {2: 584, 3: 648, 4: 885}  # body sizes in version 5: TD reports of TDX 1.0, 1.5 and 1.5 with its extension
 ECDSA_P256, TDX = 2, 0x81
 INTEL = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
 QE_REPORT = 384
 QE_CERTIFICATION, PCK_CHAIN = 6, 5
-DEBUG = 1
+UNTRUSTED = 0xFF  # TD attributes 7:0 (TUD): debug and profiling, which show memory or behaviour to the host
+MIGRATABLE = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A quote. `signed`: header and body. `svn`: security versions of TDX module and platform (TEE_TCB_SVN). `chain`:
-    PCK certificate and its issuers."""
+    """A quote. `signed`: header and body. `svns`: security versions of TDX module and platform (TEE_TCB_SVN), when the
+    domain was started and, since TDX 1.5, now. `module`: signer and attributes of the TDX module. `chain`: PCK
+    certificate and its issuers."""
 
     signed: bytes
-    svn: bytes
-    seam_attributes: bytes
-    td_attributes: bytes
+    svns: tuple[bytes, ...]
+    module: TdxModule
+    td_attributes: int
     mrtd: bytes
     report_data: bytes
     enclave: QuotingEnclave
@@ -55,19 +58,25 @@ class Quote:
 
 
 def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
-    """Verify a quote and return its claims. Its security version is ``tcb``, the first byte of TEE_TCB_SVN.
+    """Verify a quote and return its claims. Its security version is ``tcb``, the first byte of TEE_TCB_SVN (since
+    TDX 1.5 the one of now).
 
     Raises EvidenceRefused, which names the failed check.
     """
     quote = signed_quote(evidence.report, at, reference)
-    if quote.td_attributes[0] & DEBUG:
-        raise EvidenceRefused("the trust domain may be debugged, so its memory can be read; start it without debug")
-    if any(quote.seam_attributes):
+    if quote.td_attributes & UNTRUSTED:
+        raise EvidenceRefused(
+            "the trust domain may be debugged or profiled, so its memory can be read; start it without debug"
+        )
+    if quote.td_attributes & MIGRATABLE:
+        raise EvidenceRefused("the trust domain may be migrated to another machine; start it without migration")
+    if any(quote.module.attributes):
         raise EvidenceRefused("the TDX module is not one of production; load Intel's signed one")
     require_binding(quote.report_data, binding, "TDX quote")
     require_measurement(quote.mrtd.hex(), reference, "measurement of the trust domain (MRTD)")
-    require_current(_platform(quote), quote.enclave, at, reference)
-    versions = {"tcb": quote.svn[0]}
+    platforms = [platform_of(quote.chain[0], svn) for svn in quote.svns]
+    require_current(platforms, quote.module, quote.enclave, at, reference)
+    versions = {"tcb": quote.svns[-1][0]}
     require_versions(versions, reference)
     return Claims("tdx", quote.mrtd.hex(), versions)
 
@@ -106,18 +115,14 @@ def signed_quote(content: bytes, at: datetime, reference: Reference) -> Quote:
     require_signature(key, *halves(signature), signed, hashes.SHA256(), "TDX quote", ec.SECP256R1)
     return Quote(
         signed=signed,
-        svn=body[:16],
-        seam_attributes=body[112:120],
-        td_attributes=body[120:128],
+        svns=(body[:16],) if size == BODY else (body[:16], body[BODY : BODY + 16]),
+        module=TdxModule(signer=body[64:112], attributes=body[112:120]),
+        td_attributes=int.from_bytes(body[120:128], "little"),
         mrtd=body[136:184],
         report_data=body[520:584],
         enclave=QuotingEnclave.of(enclave_report),
         chain=tuple(chain),
     )
-
-
-def _platform(quote: Quote) -> Platform:
-    return platform_of(quote.chain[0], quote.svn)
 
 
 def _key(point: bytes) -> ec.EllipticCurvePublicKey:

@@ -44,6 +44,14 @@ class Platform:
 
 
 @dataclass(frozen=True, slots=True)
+class TdxModule:
+    """The TDX module that made the TD report. `signer`: MRSIGNERSEAM. `attributes`: SEAMATTRIBUTES."""
+
+    signer: bytes
+    attributes: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class QuotingEnclave:
     """Identity of the enclave that signed the quote (SGX report body). `signer`: MRSIGNER. `attributes`: flags and
     XFRM."""
@@ -74,17 +82,23 @@ def platform_of(pck: x509.Certificate, tee_tcb_svn: bytes) -> Platform:
     return Platform(fmspc, pceid, components, pce, tuple(tee_tcb_svn))
 
 
-def require_current(platform: Platform, enclave: QuotingEnclave, at: datetime, reference: Reference) -> None:
-    """Raise EvidenceRefused unless Intel's collateral states that the platform and the enclave are current."""
-    known = reference.collateral.get(platform.fmspc)
+def require_current(
+    platforms: Sequence[Platform], module: TdxModule, enclave: QuotingEnclave, at: datetime, reference: Reference
+) -> None:
+    """Raise EvidenceRefused unless Intel's collateral states that the platform, its TDX module and the enclave are
+    current. platforms: the same one with its security versions at the domain's start and now."""
+    fmspc = platforms[0].fmspc
+    known = reference.collateral.get(fmspc)
     if known is None:
         raise EvidenceRefused(
-            f"there is no collateral of platforms {platform.fmspc}; put Intel's TCB info and enclave identity there"
+            f"there is no collateral of platforms {fmspc}; put Intel's TCB info and enclave identity there"
         )
     try:
         info = _signed(known["tcb_info"], "tcbInfo", known["certificates"], at, reference)
         identity = _signed(known["qe_identity"], "enclaveIdentity", known["certificates"], at, reference)
-        _require_platform(platform, info)
+        for platform in platforms:
+            _require_platform(platform, info)
+        _require_module_identity(platforms[0].tdx, module, info)
         _require_enclave(enclave, identity)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise EvidenceRefused("Intel's collateral is not of a known form; fetch it by version 4 of the API") from error
@@ -126,15 +140,32 @@ def _require_platform(platform: Platform, info: Mapping[str, Any]) -> None:
 
 
 def _require_module(tdx: Sequence[int], info: Mapping[str, Any]) -> None:
-    name = f"TDX_{tdx[1]:02x}"
+    for level in _identity_of(tdx, info)["tcbLevels"]:
+        if tdx[0] >= level["tcb"]["isvsvn"]:
+            _require_status(level["tcbStatus"], "TDX module")
+            return
+    raise EvidenceRefused(f"Intel does not list the TDX module {_module_name(tdx)}; load a current one")
+
+
+def _require_module_identity(tdx: Sequence[int], module: TdxModule, info: Mapping[str, Any]) -> None:
+    known = _identity_of(tdx, info) if tdx[1] > 0 else info["tdxModule"]
+    mask = bytes.fromhex(known["attributesMask"])
+    if module.signer != bytes.fromhex(known["mrsigner"]) or not _fits(module.attributes, known["attributes"], mask):
+        raise EvidenceRefused("the TDX module is not signed by Intel as its collateral says; load Intel's signed one")
+
+
+def _identity_of(tdx: Sequence[int], info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the identity of a versioned module."""
+    name = _module_name(tdx)
     for module in info.get("tdxModuleIdentities", ()):
-        if module["id"].lower() != name.lower():
-            continue
-        for level in module["tcbLevels"]:
-            if tdx[0] >= level["tcb"]["isvsvn"]:
-                _require_status(level["tcbStatus"], "TDX module")
-                return
+        if module["id"].lower() == name.lower():
+            found: Mapping[str, Any] = module
+            return found
     raise EvidenceRefused(f"Intel does not list the TDX module {name}; load a current one")
+
+
+def _module_name(tdx: Sequence[int]) -> str:
+    return f"TDX_{tdx[1]:02x}"
 
 
 def _require_enclave(enclave: QuotingEnclave, identity: Mapping[str, Any]) -> None:
@@ -142,10 +173,7 @@ def _require_enclave(enclave: QuotingEnclave, identity: Mapping[str, Any]) -> No
         (enclave.misc_select, identity["miscselect"], identity["miscselectMask"]),
         (enclave.attributes, identity["attributes"], identity["attributesMask"]),
     )
-    fits = all(
-        bytes(a & m for a, m in zip(found, bytes.fromhex(mask), strict=True)) == bytes.fromhex(wanted)
-        for found, wanted, mask in masked
-    )
+    fits = all(_fits(found, wanted, bytes.fromhex(mask)) for found, wanted, mask in masked)
     is_intels = enclave.signer == bytes.fromhex(identity["mrsigner"]) and enclave.product == identity["isvprodid"]
     if identity["id"] != "TD_QE" or not fits or not is_intels:
         raise EvidenceRefused("the quote was not signed by Intel's quoting enclave for TDX; use that one")
@@ -154,6 +182,10 @@ def _require_enclave(enclave: QuotingEnclave, identity: Mapping[str, Any]) -> No
             _require_status(level["tcbStatus"], "quoting enclave")
             return
     raise EvidenceRefused("the quoting enclave is below every version that Intel lists; update it")
+
+
+def _fits(found: bytes, wanted: str, mask: bytes) -> bool:
+    return bytes(a & m for a, m in zip(found, mask, strict=True)) == bytes.fromhex(wanted)
 
 
 def _require_status(status: str, what: str) -> None:

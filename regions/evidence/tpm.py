@@ -1,7 +1,9 @@
 """Quotes of a TPM 2.0: registers (PCRs) signed by an attestation key, whose certificate chain ends at a trusted root.
 
 Sources: TCG, TPM 2.0 Library, part 2: 10.12.8 (TPMS_ATTEST), 10.12.1 (TPMS_QUOTE_INFO), 11.3.4 (TPMT_SIGNATURE). The
-measurement is the digest over the configured PCRs of the SHA-256 bank. The security version is ``firmware``.
+measurement is the digest over the configured PCRs of the SHA-256 bank. The security version is ``firmware``. A TPM
+hides it (part 1, 36.7) unless the attestation key is of the endorsement or platform hierarchy; of another key it has no
+order, so that no minimum should be configured.
 """
 
 from dataclasses import dataclass

@@ -217,12 +217,18 @@ async def test_other_servers_are_asked_in_their_words_and_a_caller_s_are_left_ou
         async with lab(tmp_path, set_up=set_up, backends={}) as made:
             declining = {"watermarking": False, "watermark": {"enabled": False}, "vllm_xargs": {"gamma": 0}}
             declining |= {"enable_watermark": False, "Watermark_Config": None, "custom_logit_processor": "none"}
-            answer = await made.post(chat("hello", **declining))
+            nested = {
+                "extra_body": dict(declining),
+                "nvext": {"deeper": [dict(declining)]},
+                "metadata": dict(declining),
+            }
+            answer = await made.post(chat("hello", **declining, **nested))
             greedy = await made.post(chat("hello", temperature=0))
             events = made.events()
     (_, body), _ = server.received
     known = {"watermarking", "watermark", *declining}
     assert {name: value for name, value in body.items() if name in known} == asked
+    assert all(name not in json.dumps({at: body.get(at) for at in nested}) for name in declining), body
     assert (answer.status, answer.headers["x-domicile-watermark"]) == (200, "requested")
     assert greedy.headers["x-domicile-watermark"] == "greedy"
     completed = [event["watermark"] for event in events if event["type"] == "inference.completed"]

@@ -2,6 +2,8 @@
 
 import json
 import random
+import unicodedata
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,58 @@ def edited(text, share, seed=1):
 def test_an_answer_is_found_after_it_was_changed(changed):
     answers = [prose(seed) for seed in range(10, 20)]
     assert all(is_match(answer, changed(answer)) for answer in answers)
+
+
+LANGUAGES = {
+    "de": "Der Käufer größter Maßstäbe prüft, ob „der Vertrag“ über die Straße gültig ist; er fügt es sofort bei, und"
+    " die Änderung der Größe – so heißt es – wäre unzulässig, denn naïve Leser fänden’s „schön“ und läsen weiter.",
+    "fr": "Le prestataire a dit : « L’œuvre d’été sera livrée à l’hôtel où l’efficacité a été vérifiée. » Il ajoute que"
+    " les données restent à Paris, où l’élève reçoit ses cœurs et ses affiches, avant la fin de l’été et sans frais.",
+    "el": "Ο λόγος της συμφωνίας είναι σαφής και ο πωλητής παραδίδει τα αγαθά στον αγοραστή εντός της προθεσμίας. Η"
+    " ευθύνη περιορίζεται στα έξοδα και ο όρος ισχύει από την υπογραφή της σύμβασης, όπως ορίζεται στους νόμους.",
+    "ja": "契約書の内容を確認したうえで、買主は売主に対して代金を支払うものとします。ガーデンのデータは東京で保管され、"
+    "バックアップは毎日行われます。パーティーのプログラムについては別紙をご覧ください。ご不明な点はお問い合わせください。",
+}
+QUOTES = str.maketrans({"„": '"', "“": '"', "’": "'", "«": '"', "»": '"', "–": "-"})
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *(partial(unicodedata.normalize, form) for form in ("NFC", "NFD", "NFKC", "NFKD")),
+        lambda text: text.upper(),
+        lambda text: text.translate(QUOTES),
+        lambda text: text.replace("„", "»").replace("“", "«"),
+        lambda text: text.replace("ß", "ss").replace("ffi", "ﬃ").replace("fi", "ﬁ"),
+        lambda text: "\u00ad".join(text),
+        lambda text: text.replace(" ", "\u00a0"),
+        lambda text: "> **" + text.replace(". ", ".**\r\n> *"),
+        lambda text: text.replace("Vertrag", "Text").replace("Paris", "Lyon").replace("σαφής", "απλός"),
+    ],
+    ids=[
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "case",
+        "quotes",
+        "guillemets",
+        "ligatures",
+        "hyphens",
+        "space",
+        "marks",
+        "word",
+    ],
+)
+def test_an_answer_is_found_in_another_form_of_unicode_and_with_other_quotes(language, changed):
+    assert is_match(LANGUAGES[language], changed(LANGUAGES[language]))
+
+
+def test_letters_in_another_spelling_are_other_letters():
+    """A limit that the documents state: accents left out, umlauts written out."""
+    plain = "".join(one for one in unicodedata.normalize("NFD", LANGUAGES["fr"]) if not unicodedata.combining(one))
+    assert not is_match(LANGUAGES["fr"], plain)
 
 
 def test_other_texts_and_translations_do_not_match():

@@ -119,6 +119,7 @@ OTHER_STATUS = {
     "config show": "shows the defaults",
     "mark detect": "searches, and ends as grep(1) does: 2 where nothing could be tested",
     "mark verify": "as mark detect",
+    "mark measure": "as mark detect",
     "audit find-answer": "as mark detect",
     "audit challenge": "as mark detect",
     "backend replay": "compares, and ends as cmp(1) does: 2 where there is nothing to compare",

@@ -1,6 +1,7 @@
 """What leaves for a backend: inspected, without what names a person, and otherwise as the client wrote it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,9 @@ from gateway.errors import ContentUnreadable, InvalidRequest, RedactionRefused
 from gateway.openai.endpoints import COMPLETIONS
 from policy.errors import RedactionBlocked, RedactionError
 from policy.redact.redactor import Redactor
+from regions.fleet.fleet import Backend
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
 from tests.fakes.lab import OPEN_POLICY, POLICY, chat
 from tests.gateway.parts import call, principal
 from tests.policy.redact.layouts import LAYOUTS
@@ -177,3 +181,55 @@ def test_in_a_named_conversation_of_a_project_a_value_keeps_its_placeholder():
 
     assert content("c1") == content("c1")
     assert content("c1") != content("c2") and content("c1") != content("c1", project="other")
+
+
+DECLINING = {
+    "watermarking": False, "watermark": {"enabled": False}, "Water-Mark": 0, "enable_watermark": False,
+    "watermark_config": None, "skipWatermark": True, "synthid_config": {}, "\uff37atermark": None,
+    "vllm_xargs": {"gamma": 0}, "vllmXargs": {"laidline": "{}"}, "extra_args": {"laidline": {}},
+    "custom_params": {"delta": 0}, "custom_logit_processor": "none", "logits_processors": [],
+    "logits_processor_args": {}, "logits-processor": None,
+}  # fmt: skip
+"""By what vLLM, SGLang, TensorRT-LLM, TGI and their plug-ins let a caller turn a mark off, and other spellings."""
+
+
+def server_that_marks(kind):
+    uri = BackendIdentity("eu-1", "acme", "eu-fr-par", "vllm").uri
+    named = {"id": "vllm", "tenant": "acme", "region": "eu-fr-par", "url": "http://x", "uri": uri, "models": ("small",)}
+    return Backend(**named, kind="openai", trust=Trust(watermark=kind))
+
+
+@pytest.mark.parametrize(
+    "where", [(), ("extra_body",), ("nvext",), ("sampling_params",), ("metadata",), ("a", "b", "c")]
+)
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [("vllm", {"watermarking": True}), ("sglang", {"watermark": {"enabled": True}}), ("tensorrt-llm", {})],
+)
+def test_no_field_by_which_a_caller_could_decline_a_mark_leaves_wherever_it_is(kind, asked, where):
+    inside = {**DECLINING, "seen": 1, "list": [[dict(DECLINING)], "watermark"]}
+    for name in reversed(where):
+        inside = {name: inside}
+    left = {"seen": 1, "list": [[{}], "watermark"]}
+    for name in reversed(where):
+        left = {name: left}
+    prompt = prepared(chat("hello"), OPEN_POLICY)
+    prompt = replace(prompt, fields={**prompt.fields, **inside})
+    sent = json.loads(prompt.body_for(server_that_marks(kind), watermark=True))
+    assert {name: value for name, value in sent.items() if name not in prepared(chat("hello"), OPEN_POLICY).fields} == {
+        **left,
+        **asked,
+    }
+    assert prompt.body_for(server_that_marks(kind)) == prompt.body, "where policy demands none, they are the caller's"
+
+
+def test_a_caller_s_own_words_about_watermarks_in_texts_and_schemas_stay():
+    schema = {"type": "object", "properties": {"watermark": {"type": "boolean"}}}
+    body = chat(
+        "what is a watermark?",
+        tools=[{"type": "function", "function": {"name": "watermark", "parameters": schema}}],
+        response_format={"type": "json_schema", "json_schema": {"name": "watermark", "schema": schema}},
+    )
+    prompt = prepared(body, OPEN_POLICY)
+    sent = json.loads(prompt.body_for(server_that_marks("vllm"), watermark=True))
+    assert {name: sent[name] for name in body} == body

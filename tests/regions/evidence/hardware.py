@@ -258,8 +258,10 @@ def collateral(signer: Chain, **changes: Any) -> dict[str, str]:
     tdx = [{"svn": svn} for svn in changes.get("tdx", TEE_SVN)]
     info = {
         "id": "TDX", "version": 3, **times, "fmspc": changes.get("fmspc", FMSPC), "pceId": PCEID,
+        "tdxModule": {"mrsigner": "00" * 48, "attributes": "00" * 8, "attributesMask": "FF" * 8},
         "tdxModuleIdentities": [
-            {"id": "TDX_01", "tcbLevels": [level(changes.get("module_status", "UpToDate"), {"isvsvn": 7})]}
+            {"id": "TDX_01", "mrsigner": changes.get("module_signer", "00" * 48), "attributes": "00" * 8,
+             "attributesMask": "FF" * 8, "tcbLevels": [level(changes.get("module_status", "UpToDate"), {"isvsvn": 7})]}
         ],
         "tcbLevels": [
             level(
@@ -293,13 +295,17 @@ def tdx_quote(chain: Chain, **fields: Any) -> bytes:
     point = attestation.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)[1:]
     header = version.to_bytes(2, "little") + (2).to_bytes(2, "little") + (0x81).to_bytes(4, "little") + bytes(4)
     header += bytes.fromhex("939a7233f79c4ca9940a0db3957f0607") + bytes(20)
-    body = bytearray(648 if version == 5 else 584)
+    kind, size = fields.get("body", (3, 648)) if version == 5 else (0, 584)
+    body = bytearray(size)
     body[:16] = fields.get("svn", TEE_SVN)
+    if size > 584:
+        body[584:600] = fields.get("svn_now", TEE_SVN)
+    body[64:112] = fields.get("seam_signer", bytes(48))
     body[112:120] = fields.get("seam", bytes(8))
     body[120:128] = fields.get("attributes", b"\x00\x00\x00\x10" + bytes(4))
     body[136:184] = MRTD
     body[520:584] = fields.get("data", BOUND)
-    described = b"\x03\x00" + len(body).to_bytes(4, "little") if version == 5 else b""
+    described = kind.to_bytes(2, "little") + len(body).to_bytes(4, "little") if version == 5 else b""
     content = header + described + bytes(body)
     said = b"authentication data"
     enclave = bytearray(384)

@@ -218,6 +218,14 @@ def test_a_lower_tcb_than_asked_for_is_refused() -> None:
     ("fields", "why"),
     [
         ({"attributes": b"\x01" + bytes(7)}, "debugged"),
+        ({"attributes": b"\x20" + bytes(7)}, "debugged or profiled"),
+        ({"attributes": b"\x00\x00\x00\x30" + bytes(4)}, "may be migrated"),
+        ({"seam_signer": b"s" * 48}, "not signed by Intel"),
+        ({"seam_signer": b"s" * 48, "svn": bytes((7, 0, 2)) + bytes(13)}, "below every level"),
+        ({"version": 5, "svn_now": bytes((6, 1, 2)) + bytes(13)}, "does not list the TDX module"),
+        ({"version": 5, "svn_now": bytes((7, 1, 1)) + bytes(13)}, "below every level"),
+        ({"version": 5, "body": (5, 885)}, "of no known kind"),
+        ({"version": 5, "body": (4, 648)}, "of no known kind"),
         ({"seam": b"\x01" + bytes(7)}, "not one of production"),
         ({"version": 3}, "no TDX quote"),
         ({"vouched": b"another key" * 6}, "not its quoting enclave's"),
@@ -240,6 +248,7 @@ def test_a_quote_of_an_open_domain_or_an_old_platform_is_refused(fields: dict[st
         ({"status": "ConfigurationNeeded"}, "the platform is ConfigurationNeeded"),
         ({"status": "Revoked"}, "the platform is Revoked"),
         ({"module_status": "OutOfDate"}, "the TDX module is OutOfDate"),
+        ({"module_signer": "01" + "00" * 47}, "not signed by Intel"),
         ({"qe_status": "Revoked"}, "the quoting enclave is Revoked"),
         ({"components": (6, *made.COMPONENTS[1:])}, "below every level"),
         ({"ends": "2026-11-29T00:00:00Z"}, "of another time"),
@@ -266,8 +275,9 @@ def test_a_pck_without_a_description_of_its_platform_is_refused() -> None:
     refused(tdx(Chain(ec.SECP256R1())), "does not describe its platform")
 
 
-def test_version_5_is_read_and_a_hardened_platform_is_current() -> None:
-    one, reference = tdx(version=5, more={"status": "SWHardeningNeeded"})
+@pytest.mark.parametrize("body", [(2, 584), (3, 648), (4, 885)])
+def test_version_5_is_read_and_a_hardened_platform_is_current(body: tuple[int, int]) -> None:
+    one, reference = tdx(version=5, body=body, more={"status": "SWHardeningNeeded"})
     assert verified(one, BOUND, NOW, reference).versions == {"tcb": 7}
 
 
