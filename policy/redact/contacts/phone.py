@@ -42,8 +42,9 @@ _DATE = re.compile(
 )
 _FILE = re.compile(
     r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}"
-    r"|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
-)  # a number and its year, an appeal in France, a date
+    r"|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}|[0-9]{1,4}-[0-9]{1,4} \((?:19|20)[0-9]{2}\)?"
+    r"|[0-9]{1,4}/[0-3]?[0-9]\.[01]?[0-9]\.(?:19|20)[0-9]{2}"
+)  # a number and its year or day, an appeal in France, a date, pages and year
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
 # Date of birth and serial number, as in the Nordic countries
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}|[1-9][0-9]{5}-[0-9]{4}")

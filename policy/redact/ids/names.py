@@ -47,6 +47,7 @@ _NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3})
 
 _BRACKETED = re.compile(r"[0-9A-Za-z][\"'`*]{0,2} \((?:[^\W\d_]{1,10}[ -])?\Z")  # `34119004911 (ЕГН), …`
 _NEXT_FIELD = re.compile(r"<(?:dt|th|tr|label|li|div)[ >]")  # the name belongs to the following field
+_REST_OF_A_KEY = re.compile(r"[\w.-]{0,40}\"\s?:")  # `"passport_scans": 12` names what follows
 _CLOSED = re.compile(r"[^0-9()]{0,12}\)(?! ?[:=]| ?[0-9])")
 
 _FIELD_OF_A_PAGE = re.compile(r"[ :*]{0,3}</label>\s{0,4}<input[^<>]{0,80}?value=[\"']")
@@ -356,6 +357,8 @@ def numbers_before_names(reading: Reading) -> dict[int, Named]:
     """
     found: dict[int, Named] = {}
     for name in names_in(reading):
+        if _REST_OF_A_KEY.match(reading, name.end):
+            continue
         number = _NUMBER_END.search(reading.latin, max(0, name.start - _BEHIND - 4), name.start)
         if number and _NEXT_FIELD.search(reading.latin, number.end("number"), name.start):
             continue
