@@ -56,12 +56,20 @@ _DAY_OF_A_MAIL = re.compile(
 )
 _COPYRIGHT, _NOTICE_REACH = re.compile(r"[Cc]opyright|©|\([Cc]\)"), 400
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
-_NAMES_BEFORE = re.compile(
-    rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
-    rf"(?:{NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV"
-    rf"|(?:(?:pot|cesta|ulica|steza) )?(?:na|nad|pod|v|ob)) )?){{1,5}}(?:(?:al|pr|g|ul|u|tn|pl)\. )?(?:Nr\.? |č\. "
-    rf"|no\. )?\Z"
-)
+
+
+def _names_before(joints: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
+        rf"(?:{NAME},? (?:(?:{joints}) )?){{1,5}}(?:(?:al|pr|g|ul|u|tn|pl)\. )?(?:Nr\.? |č\. |no\. )?\Z"
+    )
+
+
+_JOINTS = rf"{_OF}|in|am|an der|pri|III?|IV"
+_NAMES_BEFORE = _names_before(_JOINTS)
+# `Vozna pot na Grad 9a`: asked only where such a word stands, since it is slower.
+_SLAVIC_JOINTS = (" na ", " nad ", " pod ", " v ", " ob ")
+_SLAVIC_NAMES_BEFORE = _names_before(rf"{_JOINTS}|(?:(?:pot|cesta|ulica|steza) )?(?:na|nad|pod|v|ob)")
 # `Pod bregom 987, 2991 Tržič`: lower-case words after a preposition or a kind of way, if code and town follow.
 _SMALL_NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:{'|'.join(_GRAMMAR.small_heads)}) (?:[{LETTER}]{{1,16}}\.? ){{1,4}}\Z"
@@ -246,7 +254,9 @@ def _before_a_code(reading: Reading, house: re.Match[str], before: str) -> Found
         return None
     if town["code"] and _THREE_DIGITS.fullmatch(town["code"]) and "is" not in reading.countries:
         return None
-    names = _SMALL_NAMES_BEFORE.search(before) or _NAMES_BEFORE.search(before)
+    is_slavic = any(joint in before for joint in _SLAVIC_JOINTS)
+    names = _SMALL_NAMES_BEFORE.search(before)
+    names = names or (_SLAVIC_NAMES_BEFORE if is_slavic else _NAMES_BEFORE).search(before)
     if names is None and ("\n" in town[0] or sum(map(str.isdigit, town[0])) > _SHORT_CODE):
         names = _SMALL_NAME_BEFORE.search(before)
     return (house.start() - len(names[0]), town.end()) if names else None

@@ -45,6 +45,7 @@ _OTHER_WORDS = re.compile(
     r"|llama(?=[-_.0-9]| [0-9])|contacts? (?:imported|exported|created|synced|deleted))(?![^\W\d_])"
     r"|(?<![^\W_])(?:disponi\w*|chiamate|llamadas|appels|anrufe|erreichten?|erreicht|reached)[ :=]{0,2}\Z"
 )
+_OTHERS = (_OTHER_THINGS, _OTHER_WORDS)
 # No digit may stand between a word and its number. Most numbers of a table have no text before them to examine.
 _LAST_WITH_A_DIGIT = re.compile(r".*(?<![^\W_])(?P<word>\w*?[0-9])(?<=[0-9])", re.DOTALL)
 _SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
@@ -86,13 +87,15 @@ def is_called_phone(reading: Reading, begin: int) -> bool:
         says = _SAYS.search(folded, word.end(), begin)
     else:
         says = _SAYS.search(folded, first, begin)
-    if says:
-        for other_things in (_OTHER_THINGS, _OTHER_WORDS):
-            for other in other_things.finditer(folded, first, begin):
-                first = other.end()
-        if _CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin):
+    if says and _names_a_phone(folded, first, begin):
+        last = max((other.end() for each in _OTHERS for other in each.finditer(folded, first, begin)), default=first)
+        if last == first or _names_a_phone(folded, last, begin):
             return True
     return heads_phones(reading, begin)
+
+
+def _names_a_phone(folded: str, first: int, begin: int) -> bool:
+    return _CONTEXT.search(folded, first, begin) is not None or _CLOSE.search(folded, first, begin) is not None
 
 
 def heads_phones(reading: Reading, begin: int) -> bool:
