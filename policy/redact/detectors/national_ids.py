@@ -423,6 +423,7 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
     if (
         _A_DATE_AND.fullmatch(latin, begin, chain.end)
         or "  " in latin[begin : chain.end]  # cells of a table
+        or ".." in latin[begin : chain.end]  # fields left blank: `6.8...6...34..8.3..17`
         or (chain.groups == _PARTS_OF_A_DECIMAL and _is_a_decimal(kind, latin, chain))
         or _A_SUM.fullmatch(latin, begin, chain.end)
         or (kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end))

@@ -72,6 +72,7 @@ def test_a_value_is_found_under_its_own_label(text, value, label):
         "Could you check NHS number #263 063 8470 for me?",
         "A város a folyó mellett fekszik, és a régi téren este kis kávézókban találkoznak. Tender 2026/S 450-375561",
         "this is rc 1234567890 of the release",
+        "A város a folyó mellett fekszik, és a régi téren este kis kávézók. Sudoku ....6.8...6...34..8.3..17",
     ],
 )
 def test_a_part_of_a_longer_number_or_of_a_word_is_no_value(text):
