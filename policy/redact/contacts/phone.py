@@ -162,9 +162,7 @@ def _is_phone(it: _Candidate) -> bool:
     named_id = named_numbers(it.reading).get(it.begin)
     is_another = named_id is not None and named_id.is_sure
     if it.bare.startswith(("+", "00")) and it.digits >= 7 and _is_international(it.bare):
-        if it.bare[0] == "+" or is_called_phone_behind(it.reading, it.end):
-            return True
-        return not (is_another or _stands_in_a_table_or_account(it))
+        return _is_marked(it) or not (is_another or _stands_in_a_table_or_account(it))
     if it.digits <= 15 and not is_another and is_called_phone(it.reading, it.begin):
         return True
     if it.digits < 7 or named_id or not _speaks_for_a_phone(it):  # the checks below cost more
@@ -174,6 +172,11 @@ def _is_phone(it: _Candidate) -> bool:
         or called_otherwise(it.reading, it.begin, it.end)
         or shaped_otherwise(it.reading, it.begin, it.end)
     )
+
+
+def _is_marked(it: _Candidate) -> bool:
+    """Return whether a plus before it, or a word behind it, makes an international number a phone."""
+    return it.bare[0] == "+" or is_called_phone_behind(it.reading, it.end)
 
 
 def _stands_in_a_table_or_account(it: _Candidate) -> bool:

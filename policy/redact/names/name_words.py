@@ -260,16 +260,12 @@ def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
     """Yield the spans of person names. ``shares``: (start, end, probability) of each token of the model, in order."""
     is_german = len(_GERMAN.findall(text, 0, 400)) > 1
     words = list(_words(text, shares))
-    plain = frozenset(word for word in _WORD.findall(text) if word.islower()) if words else frozenset()
+    plain = frozenset(filter(str.islower, _WORD.findall(text)))
     done: set[Word] = set()
     whole: set[str] = set()  # words of names of several words; each may also appear alone
     for group in _groups(text, iter(words)):
-        if _NOT_LATIN.match(text, group[0].start):  # `Ονομάζομαι Γιώργος`: no probability shows where the name begins
-            group = group[next((index for index, word in enumerate(group) if word.is_given), 0) :]
-        group = _without_ends(text, group)
-        if len(group) == 1 and not _is_known(group[0]) and text[group[0].start : group[0].end].lower() in plain:
-            continue  # the same text has the word in lower case
-        if _is_name(text, group, is_german=is_german):
+        group = _without_ends(text, _from_a_given_name(text, group))
+        if not _is_plain(text, group, plain) and _is_name(text, group, is_german=is_german):
             yield _begin(text, group[0].start), _end(text, group[-1].end)
             done.update(group)
             if len(group) > 1:
@@ -282,8 +278,11 @@ def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
     yield from _initials(text)
 
 
-def _is_known(word: Word) -> bool:
-    return word.is_given or word.is_surname
+def _is_plain(text: str, group: list[Word], plain: frozenset[str]) -> bool:
+    """Return whether the only word of a group is in no list of names, and in the same text in lower case too."""
+    first = group[0]
+    is_listed = len(group) > 1 or first.is_given or first.is_surname
+    return not is_listed and text[first.start : first.end].lower() in plain
 
 
 def is_person(written: str, span: tuple[int, int], shares: Shares) -> bool:
@@ -305,6 +304,13 @@ def _in_small_letters(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
         is_inner = start > 0 and _IN_WORD.match(text, start - 1)
         if share >= _SMALL and text[start].islower() and not is_inner:
             yield start, end
+
+
+def _from_a_given_name(text: str, group: list[Word]) -> list[Word]:
+    """Return a Greek or Cyrillic group from its given name on: `Ονομάζομαι Γιώργος`, of which no probability tells."""
+    if not _NOT_LATIN.match(text, group[0].start):
+        return group
+    return group[next((index for index, word in enumerate(group) if word.is_given), 0) :]
 
 
 def _without_ends(text: str, group: list[Word]) -> list[Word]:
@@ -477,14 +483,19 @@ def _least(text: str, word: Word, *, is_head: bool, is_german: bool) -> float:
         return _GIVEN_AT_HEAD if is_head else _LONE_GIVEN
     if is_head and not text[: word.start].strip() and not text[word.end :].strip():
         return _WHOLE_TEXT
-    if word.is_surname and is_head and not is_german and len(_ENGLISH.findall(text, 0, 400)) < 2:
-        return _FAMILY_AT_LISTED_HEAD
     if _is_family(text, word):
-        return _FAMILY_AT_HEAD if is_head else _FAMILY_NOUN if is_german else _FAMILY
+        return _least_of_a_family(text, word, is_head=is_head, is_german=is_german)
     if is_german and not is_head:
         is_thing = _ARTICLE_BEFORE.search(text, max(0, word.start - 24), word.start) is not None
         return _LONE_NOUN if is_thing else _LONE_GERMAN
     return _AT_HEAD if is_head else _LONE
+
+
+def _least_of_a_family(text: str, word: Word, *, is_head: bool, is_german: bool) -> float:
+    if not is_head:
+        return _FAMILY_NOUN if is_german else _FAMILY
+    is_english = len(_ENGLISH.findall(text, 0, 400)) > 1
+    return _FAMILY_AT_LISTED_HEAD if word.is_surname and not is_german and not is_english else _FAMILY_AT_HEAD
 
 
 def _is_family(text: str, word: Word) -> bool:
