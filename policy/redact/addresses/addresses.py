@@ -8,6 +8,7 @@ several words, which a stream would have to buffer, so addresses are detected in
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+from unicodedata import normalize
 
 from policy.redact.addresses.grammar import CODE, NAME, NUMBER, TOWN, UPPER, Block, LeadingCode, grammar, initials_of
 from policy.redact.text.alphabet import LETTER
@@ -34,9 +35,9 @@ _DAY = (
     rf"[0-9]{{1,2}}(?:\.|[º°]|er)? (?:de |di )?(?i:{'|'.join(_GRAMMAR.months)})[{LETTER}]{{0,9}}"
     rf"(?: (?:18|19)[0-9]{{2}})?"
 )
-_OF = r"d[eu]s?|de[rmn]|aos?|às?|de la|del|della|delle|dei|da|do|dos|das|la|le|les|los|las|von|van|e|y"
+_OF = r"d[eu]s?|de[rmn]|aos?|às?|de la|del|della|delle|dei|da|do|dos|das|la|le|les|los|las|von|van|e|y|i"
 _WORDS = re.compile(
-    rf"(?: (?:(?:{_OF}) ){{0,2}}(?:(?:de )?[dl]['’]|[a-z]{{1,3}}-)?|(?<=[/.]))[„“\"»«]?(?:{NAME}|{_DAY})"
+    rf"(?: (?:(?:{_OF}) ){{0,2}}(?:(?:de )?[dl]['’]|[a-z]{{1,3}}-)?|(?<=[/.]))[„“\"»«]?(?:{NAME}(?: {_DAY})?|{_DAY})"
     rf"(?:[ -](?:(?:{_OF}) ){{0,2}}(?:[dl]['’])?{NAME}){{0,3}}[”“\"»«]?"
     rf"(?P<number>,? (?:(?:n[r.°º]{{1,2}} ?)?{NUMBER}|[Ss]/[Nn])(?![{LETTER}0-9]))?"
 )
@@ -55,26 +56,40 @@ _DAY_OF_A_MAIL = re.compile(
 )
 _COPYRIGHT, _NOTICE_REACH = re.compile(r"[Cc]opyright|©|\([Cc]\)"), 400
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
-_NAMES_BEFORE = re.compile(
-    rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
-    rf"(?:{NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:(?:al|pr|g|ul|u|tn|pl)\. )?(?:Nr\.? |č\. "
-    rf"|no\. )?\Z"
-)
+
+
+def _names_before(joints: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
+        rf"(?:{NAME},? (?:(?:{joints}) )?){{1,5}}(?:(?:al|pr|g|ul|u|tn|pl)\. )?(?:Nr\.? |č\. |no\. )?\Z"
+    )
+
+
+_JOINTS = rf"{_OF}|in|am|an der|pri|III?|IV"
+_NAMES_BEFORE = _names_before(_JOINTS)
+# `Vozna pot na Grad 9a`: asked only where such a word stands, since it is slower.
+_SLAVIC_JOINTS = (" na ", " nad ", " pod ", " v ", " ob ")
+_SLAVIC_NAMES_BEFORE = _names_before(rf"{_JOINTS}|(?:(?:pot|cesta|ulica|steza) )?(?:na|nad|pod|v|ob)")
 # `Pod bregom 987, 2991 Tržič`: lower-case words after a preposition or a kind of way, if code and town follow.
 _SMALL_NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:{'|'.join(_GRAMMAR.small_heads)}) (?:[{LETTER}]{{1,16}}\.? ){{1,4}}\Z"
 )
-_ROMAN, _ROMAN_ENDS = re.compile(r" [IVX]{1,5}\.?\Z"), frozenset("IVX.")
+_ROMAN, _ROMAN_ENDS = re.compile(r" [IVX]{1,8}\.?\Z"), frozenset("IVX.")
 # Particles inside a street's name. Other small words, as in `Anna Bergman woont op Lindering 5`, are not part of it.
 _PARTICLE = (
     r"(?:d[eu]r?|de[mns]|het|'t|te[nr]?|v[ao]n|vom|a[mn]|im|zu[mr]|auf|unter|la|le|og|och|i|på|a[fv]|n[ao]|pri|p[oř]d?"
     r"|u|v[e]?|ke?|ze?|od"
     r"|do|the|of|el|y|e|en|al|sv|svet\w{1,4})"
 )
+# `Vester Farimagsstræde`, `Norra Strandgatan`
+_SIDES = (
+    "Vester|Øster|Nørre|Sønder|Gammel|Gamle|Ny|Nye|Store|Lille|Nedre|Øvre|Norra|Södra|Östra|Västra|Stora|Lilla|Gamla"
+    "|Nya|Övre|Nedre|Nordre|Søndre|Østre|Vestre|Alte|Neue|Große|Kleine|Obere|Untere|Hintere|Vordere|Oude|Nieuwe"
+)
 # At least one capital: `by the way 12` is not a street, but `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
 _STREET = re.compile(
     rf"(?<![{LETTER}]){NAME}[ -](?:(?:{UPPER}[{LETTER}.'’]{{0,24}}|{_PARTICLE})[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z"
-    rf"|(?<![{LETTER}]){NAME}(?: [{LETTER}]{{1,16}} (?:utca|út|útja|tér|tere|körút))?\Z"
+    rf"|(?<![{LETTER}])(?:(?:{_SIDES}) )?{NAME}(?: [{LETTER}]{{1,16}} (?:utca|út|útja|tér|tere|körút))?\Z"
 )
 _ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, sorted(_GRAMMAR.behind, key=len, reverse=True)))})\Z")
 # Here only a country code may precede a postal code, and no decimal comma may follow: `BWV 1007, KV 525`, `145,650
@@ -106,7 +121,7 @@ _UNIT_BEFORE = re.compile(
 )
 _LONGEST_UNIT = 60
 # `Rožna dolina, cesta IV 1c`: such a road has only a number, and its quarter is part of the address.
-_ROMAN_NAME = re.compile(" [IVX]{1,5} ")
+_ROMAN_NAME = re.compile(" [IVX]{1,8} ")
 _QUARTER_BEFORE = re.compile(rf"(?<![{LETTER}]){NAME}(?: [{LETTER}]{{2,14}})?, \Z")
 # `Ob potoku 6c\n4763 Ljubljana`, `Mlynské nivy 55, 040 01 Košice`: only on a separate line or before a long postal
 # code.
@@ -239,7 +254,9 @@ def _before_a_code(reading: Reading, house: re.Match[str], before: str) -> Found
         return None
     if town["code"] and _THREE_DIGITS.fullmatch(town["code"]) and "is" not in reading.countries:
         return None
-    names = _SMALL_NAMES_BEFORE.search(before) or _NAMES_BEFORE.search(before)
+    is_slavic = any(joint in before for joint in _SLAVIC_JOINTS)
+    names = _SMALL_NAMES_BEFORE.search(before)
+    names = names or (_SLAVIC_NAMES_BEFORE if is_slavic else _NAMES_BEFORE).search(before)
     if names is None and ("\n" in town[0] or sum(map(str.isdigit, town[0])) > _SHORT_CODE):
         names = _SMALL_NAME_BEFORE.search(before)
     return (house.start() - len(names[0]), town.end()) if names else None
@@ -291,8 +308,13 @@ def _kinds_in_front(reading: Reading, start: int) -> Iterator[Found]:
     """Yield addresses that begin with a kind of street: `12 rue de la Paix`, `Via Roma 5`, `ul. Długa 7`."""
     for at in reading.words_from(_KIND_INITIALS):
         word = _KIND.match(reading, at)
-        if at >= start and word and (kind := _kind_in(word[0].lower())):
+        if at < start or not word:
+            continue
+        written = word[0].lower()
+        if kind := _kind_in(written):
             yield from _in_front(reading, start, at, at + len(kind), kind)
+        elif not written.isascii() and (composed := normalize("NFC", written)) in _GRAMMAR.in_front:
+            yield from _in_front(reading, start, at, word.end(), composed)
 
 
 def _kind_in(written: str) -> str | None:
@@ -360,11 +382,11 @@ def _street_before(before: str) -> _Street | None:
         words = words.removesuffix(suffix)
     if words[-1:] in _ROMAN_ENDS:
         words = _ROMAN.sub("", words)
-    small = words.lower()
+    small = normalize("NFC", words.lower())
     if not small.endswith(_GRAMMAR.behind) or _NO_STREET.search(small):
         return None
     name, ending = _STREET.search(words), _ENDING.search(small)
-    if name is None or ending is None or name[0].lower() in _GRAMMAR.behind:
+    if name is None or ending is None or normalize("NFC", name[0].lower()) in _GRAMMAR.behind:
         return None
     return _Street(len(before) - name.start(), _GRAMMAR.languages_behind[ending[0]])
 

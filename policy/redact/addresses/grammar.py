@@ -29,9 +29,12 @@ CODE = (
 TOWN = (
     rf"(?:'[ts][ -])?{NAME}(?: (?:mesto|vas|gora|polje|sobota|gradec|mesta)(?![{LETTER}]))?(?:[ -](?:(?:am|an|an der|im"
     rf"|in|bei|vor|vorm|ob"
-    rf"|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod|u|i|aan|op|cu|lui)[ -](?:der |la |el "
+    rf"|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|při|nad|na|pod|v|ve"
+    rf"|vo|u|i|aan|op|cu|lui|In|Nel|nel|sul|Sul)[ -](?:der |la |el "
     rf"|sub )?)?{NAME})"
-    rf"{{0,3}}(?:/{NAME})?(?: \((?:[A-Z]{{2}}|(?:okres )?{NAME}(?: {NAME}){{0,2}})\))?"
+    rf"{{0,3}}(?: (?:goricah|gorah|polju)(?![{LETTER}])| by"
+    rf"(?=[.,;\n\"'<|]|\Z)| [–-] {NAME}(?=[.,;\n\"'<|\t`*]|\Z))?(?:/{NAME})?"
+    rf"(?: \((?:[A-Z]{{2}}|(?:okres )?{NAME}(?: {NAME}){{0,2}})\))?"
     rf"(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
 )
 _PLACES = {"%NAME%": NAME, "%LETTER%": LETTER, "%CODE%": CODE, "%TOWN%": TOWN}

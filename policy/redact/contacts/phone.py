@@ -42,11 +42,14 @@ _DATE = re.compile(
 )
 _FILE = re.compile(
     r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}"
-    r"|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
-)  # a number and its year, an appeal in France, a date
+    r"|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}|[0-9]{1,4}-[0-9]{1,4} \((?:19|20)[0-9]{2}\)?"
+    r"|[0-9]{1,4}/[0-3]?[0-9]\.[01]?[0-9]\.(?:19|20)[0-9]{2}"
+)  # a number and its year or day, an appeal in France, a date, pages and year
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
 # Date of birth and serial number, as in the Nordic countries
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}|[1-9][0-9]{5}-[0-9]{4}")
+# `Lindenstraße 760 10115 Berlin`
+_HOUSE_AND_CODE, _TOWN = re.compile("[1-9][0-9]{2,3} [0-9]{5}"), re.compile(rf" (?![a-z])[{LETTER}][a-zà-ÿ]")
 _COORDINATES = re.compile(r"[+-][0-9]{4}(?:[0-9]{2})?[+-][0-9]{5}(?:[0-9]{2})?")  # ISO 6709
 _LONGITUDE = re.compile(r"[+-][0-9]{5,7}(?![0-9])")
 _OFFSET = re.compile(r"[+-]0[0-9][0-5][0-9](?: .*)?")  # from UTC: `+0230 1957`
@@ -60,6 +63,7 @@ _VERSION = re.compile(
 )  # one digit between two points
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
+_NUMBER_SO_FAR = re.compile(r"[#@][0-9]{1,6}[ -]\Z")  # `#263 063 8470` begins before the 0
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}|\+ [0-9]{1,4}\.[0-9]{1,5}")  # `x + 5.00032159`
 _ANGLE = re.compile(r"\+?[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}")  # hours or degrees, minutes, seconds
 _OTHER_FORMS = (_DATE, _FILE, _ANGLE, _COORDINATES, _OFFSET, _VERSION)
@@ -158,7 +162,7 @@ def _is_phone(it: _Candidate) -> bool:
     named_id = named_numbers(it.reading).get(it.begin)
     is_another = named_id is not None and named_id.is_sure
     if it.bare.startswith(("+", "00")) and it.digits >= 7 and _is_international(it.bare):
-        return it.bare[0] == "+" or not (is_another or _stands_in_a_table_or_account(it))
+        return _is_marked(it) or not (is_another or _stands_in_a_table_or_account(it))
     if it.digits <= 15 and not is_another and is_called_phone(it.reading, it.begin):
         return True
     if it.digits < 7 or named_id or not _speaks_for_a_phone(it):  # the checks below cost more
@@ -168,6 +172,11 @@ def _is_phone(it: _Candidate) -> bool:
         or called_otherwise(it.reading, it.begin, it.end)
         or shaped_otherwise(it.reading, it.begin, it.end)
     )
+
+
+def _is_marked(it: _Candidate) -> bool:
+    """Return whether a plus before it, or a word behind it, makes an international number a phone."""
+    return it.bare[0] == "+" or is_called_phone_behind(it.reading, it.end)
 
 
 def _stands_in_a_table_or_account(it: _Candidate) -> bool:
@@ -195,9 +204,13 @@ def _is_planned(it: _Candidate) -> bool:
     With a trunk 0, the plan of any country counts; otherwise only those of the text's countries. An unbroken number may
     as well be a count, a size or a key, and needs a name or a position that indicates a phone.
     """
+    if _HOUSE_AND_CODE.fullmatch(it.span) and _TOWN.match(it.reading, it.end):
+        return False
     if _PERSONAL.fullmatch(it.span) or not it.is_grouped or _LONE_ZERO.search(it.bare):
         return False
     if it.bare[0] == "0" and not _AMOUNT.fullmatch(it.span):
+        if _NUMBER_SO_FAR.search(it.reading, max(0, it.begin - 8), it.begin):
+            return False
         return _plans(REGIONS, _USES).fullmatch(it.number) is not None
     if it.digits < 8 or not it.reading.countries or _THOUSANDS.fullmatch(it.span):
         return False

@@ -10,17 +10,18 @@ _CONTEXT = re.compile(
     r"|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type"
     r"|[a-z]?[0-9]))"
     r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial(?!og|ect|ys)|reach|talr|tlf"
-    r"|guthan|soi(?:t|ta|ttakaa|tan)?"
+    r"|guthan|soi(?:ta|tan|ttakaa|ttaa)"
     r"(?![^\W\d_])|hp(?=[.:])|fon(?![tdc])|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a"
     r"|ati|at|at-ne)"
     r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat"
     r"|yhtey"
     r"|sazi[nņ]|join(?:gn|dre)|επικοιν|връзк"
-    r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov"
+    r"|(?:an|ruck)?ruf|puh(?:el\w*)?(?![^\W\d_])|zadzwon|zvan|skambin|apel|hringdu"
+    r"|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov"
     r"|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
     r"|τηλ|κιν|φαξ|καλε|тел|моб|факс|обад|helista|cempl|erreich)"
     r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil"
-    r"|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
+    r"|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|(?<!im)(?<!auto)mobil(?!i[tsz]|iar)|(?:zuruck|anzu|durch)rufen|[☎☏✆📞📱])"
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
 # Phrases that begin like one of these words but do not mean a phone. Text up to the end of one is ignored.
@@ -35,6 +36,16 @@ _OTHER_THINGS = re.compile(
     r"|app|service|lib)\w*)"
     r"(?![^\W_])"
 )
+# Words that begin like one that means a phone. Those of the last line are counts where the number stands right behind.
+_OTHER_WORDS = re.compile(
+    r"(?<![^\W_])(?:treffer|trefwoord|immobil|automobil|mobili[tsz]|mobiliar|(?:be|ab|auf|ein|wider|ver|aus)+ruf|(?:uber|nach|ge|ab)*pruf"
+    r"|(?:mi[ck]ro|mega|saxo|sakso|gramo)[fp]h?on|(?:trans|in|sup|com|rap|im|ex|de)+portable|contactless|kontaktlos"
+    r"|apela[cct]|apelatie|tele(?:metr|vis|gra[fp]|text|arbeit|trav|work|scop|skop|port|mat[ik])|volatil|puhd|puht)\w*"
+    r"|(?<![^\W_])(?:nazov(?:u|om|y|ov)?|appels? (?:n|no|d['’]?|en|a|de|interjete|forme)|cour d['’]appel|ligue [0-9]"
+    r"|llama(?=[-_.0-9]| [0-9])|contacts? (?:imported|exported|created|synced|deleted))(?![^\W\d_])"
+    r"|(?<![^\W_])(?:disponi\w*|chiamate|llamadas|appels|anrufe|erreichten?|erreicht|reached)[ :=]{0,2}\Z"
+)
+_OTHERS = (_OTHER_THINGS, _OTHER_WORDS)
 # No digit may stand between a word and its number. Most numbers of a table have no text before them to examine.
 _LAST_WITH_A_DIGIT = re.compile(r".*(?<![^\W_])(?P<word>\w*?[0-9])(?<=[0-9])", re.DOTALL)
 _SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
@@ -76,12 +87,15 @@ def is_called_phone(reading: Reading, begin: int) -> bool:
         says = _SAYS.search(folded, word.end(), begin)
     else:
         says = _SAYS.search(folded, first, begin)
-    if says:
-        for other in _OTHER_THINGS.finditer(folded, first, begin):
-            first = other.end()
-        if _CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin):
+    if says and _names_a_phone(folded, first, begin):
+        last = max((other.end() for each in _OTHERS for other in each.finditer(folded, first, begin)), default=first)
+        if last == first or _names_a_phone(folded, last, begin):
             return True
     return heads_phones(reading, begin)
+
+
+def _names_a_phone(folded: str, first: int, begin: int) -> bool:
+    return _CONTEXT.search(folded, first, begin) is not None or _CLOSE.search(folded, first, begin) is not None
 
 
 def heads_phones(reading: Reading, begin: int) -> bool:

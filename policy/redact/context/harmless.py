@@ -45,8 +45,8 @@ _NOUNS = (
     r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|vde|din|iso|iec|astm|zahler|compteur|contatore"
     r"|licznik|meterstand|lagerplatz|regal|sak|asi"
     r"|buchung|beleg|kolli|posiljk|zasilk|zasielk|sending|siunt|sutijum|saadetis|lahetys|przesylk|csomag|konsenja"
-    r"|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units"
-    r"|steps|seed|nonce|rows|epoch|s/n|krs|kadaster|kataster|cadastr|catast|zbl|katalog|catalog|taric|kn.?code|cn.?code"
+    r"|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|material|mat|albaran|viite|dpma|eutm|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units"
+    r"|step|seed|nonce|rows|epoch|s/n|krs|kadaster|kataster|cadastr|catast|zbl|katalog|catalog|taric|kn.?code|cn.?code"
     r"|hs|hts|zolltarif|tariff|jd|mjd|utm|easting|northing|rechtswert|hochwert|id_order|order_id|item_id|request_id"
 )
 # The shortest match whole words only: `Mallet, 06 95 51 80 86` is not a Danish case number (`mal`).
@@ -66,6 +66,8 @@ _SHAPES = re.compile(
     r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"  # UUID
     r"|(?=[0-9]{0,40}[A-Fa-f])[0-9A-Fa-f]{16,128}"  # hash, trace id
     r"|(?<=[A-Za-z]/)[0-9]{1,4}(?:\.[0-9]{1,6}){1,4}"  # product of a browser
+    r"|(?:19|20)[0-9]{2}/S [0-9]{1,3}-[0-9]{5,8}"  # notice in the Official Journal
+    r"|[0-9]{1,2}[C-X] [0-9]{6} [0-9]{7}"  # UTM
     r"|97[89][ -]?[0-9]{1,5}[ -][0-9]{1,7}[ -][0-9]{1,7}[ -]?[0-9X]"  # ISBN-13
     r"|(?<!\.)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?!\.[0-9])"  # IPv4, not `06.12.34.56.78`
     r"|[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{3,4}){3,8}(?:[ -]?[A-Z0-9]{1,3})?"  # account

@@ -43,7 +43,7 @@ _FIRST_DIGIT = re.compile(
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _BESIDE_LETTERS = " .+-"
 _LETTERS_BEFORE = re.compile(
-    r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en"
+    r"(?<![A-Za-z0-9_+\u00c0-\u052f])(?<![^\W\d_]['’])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en"
     r"|et)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z"
 )
 _SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
@@ -162,6 +162,8 @@ def _begins(latin: str, start: int, digit: int) -> list[int]:
 
 def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, str] | None:
     latin = reading.latin
+    if latin[begin - 1 : begin] == "+":  # a calling code
+        return None
     begins = [begin]
     series = _SMALL_SERIES_BEFORE if "pl_id" in named.kinds else _SERIES_BEFORE
     letters = None
@@ -211,7 +213,7 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
             continue
         if chain.groups == _GROUPS_OF_A_DATE and _A_DATE.fullmatch(reading.latin, at, chain.end):
             continue
-        if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
+        if _is_something_else(reading.latin[at : chain.end], kind):
             continue
         if chain.compact.isdigit() and is_score(reading, at, chain.end):
             continue
@@ -224,7 +226,10 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
 
 def _is_something_else(written: str, kind: str) -> bool:
     """Return whether a date, or a number with adjacent words, would pass as a `kind` with a weak check."""
-    return _A_DATE.fullmatch(written) is not None or (kind in _MIXED and _LONE_LETTERS.match(written) is not None)
+    if _WORD_AND_DATE.fullmatch(written):
+        return True
+    is_mixed = kind in _MIXED and _LONE_LETTERS.match(written) is not None
+    return kind in _LAX and (is_mixed or _A_DATE.fullmatch(written) is not None)
 
 
 def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[tuple[str, Chain]]:
@@ -418,7 +423,7 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
         return True
     if (
         _A_DATE_AND.fullmatch(latin, begin, chain.end)
-        or "  " in latin[begin : chain.end]  # cells of a table
+        or _TWICE.search(latin, begin, chain.end)
         or (chain.groups == _PARTS_OF_A_DECIMAL and _is_a_decimal(kind, latin, chain))
         or _A_SUM.fullmatch(latin, begin, chain.end)
         or (kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end))
@@ -527,6 +532,8 @@ _A_DATE = re.compile(
     r"|[0-3]?[0-9]\.? [A-Za-z]{3,9} (?:19|20)[0-9]{2})"
 )
 _A_DATE_AND = re.compile(rf"{_A_DATE.pattern}[ ,.][A-Za-z]")  # `2025-03-12 p`
+_TWICE = re.compile(r"  |\.\.")  # cells of a table, fields left blank: `6.8...6...34..8.3..17`
+_WORD_AND_DATE = re.compile(rf"[A-Za-z]{{1,2}} (?:{_A_DATE.pattern})")  # `nascido a 16.05.1997`
 # Thousands, possibly followed by a year
 _A_SUM = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4}(?: (?:19|20)[0-9]{2})?")
 _SMALL_WORD = re.compile(

@@ -62,7 +62,7 @@ INITIALS = frozenset(
 _LETTER = "A-Z\u00c4\u00d6\u00dc\u0391-\u03a9\u0410-\u042f\u0160\u017d\u010c"
 _SIGNS = (
     rf"(?P<plate>(?=[{_LETTER} .-]{{0,9}}[0-9])(?=[0-9 .-]{{0,9}}[{_LETTER}]|[0-9]{{1,2}}-?[0-9]{{4}})"
-    rf"(?>[{_LETTER}0-9]{{1,8}}(?:[ .•-][{_LETTER}0-9]{{1,6}}){{0,3}}))"
+    rf"(?>[{_LETTER}0-9]{{1,8}}(?:[ .•-][{_LETTER}0-9]{{1,6}}(?![a-z])){{0,3}}))"
 )
 _PRICE = r"(?![0-9.]{1,8} (?:EUR|USD|GBP|CHF|PLN|SEK|NOK|DKK|CZK|HUF|RON)(?![A-Z]))"
 _PLATE = re.compile(rf"\W{{1,4}}(?:\w{{1,10}}\W{{1,4}}){{0,2}}?{_PRICE}{_SIGNS}(?![A-Za-z0-9_])")

@@ -41,11 +41,13 @@ _OTHER_CLAUSE = re.compile(
 _NUMBER_END = re.compile(
     r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n{}]*\Z"
 )
+_COUNTRY_BEFORE = re.compile(r"(?<![^\W_])([a-z]{2})[ _-]\Z")
 _CLOSING_TAG = re.compile(r"</[\w:-]{0,13}\Z")  # `</clientEgn>` names the text before it
 _NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3}))[0-9]")  # excludes `(12 siffror)`
 
-_BRACKETED = re.compile(r"[0-9A-Za-z][\"'`*]{0,2} \((?:[^\W\d_]{1,10} )?\Z")  # `34119004911 (ЕГН), …`
+_BRACKETED = re.compile(r"[0-9A-Za-z][\"'`*]{0,2} \((?:[^\W\d_]{1,10}[ -])?\Z")  # `34119004911 (ЕГН), …`
 _NEXT_FIELD = re.compile(r"<(?:dt|th|tr|label|li|div)[ >]")  # the name belongs to the following field
+_REST_OF_A_KEY = re.compile(r"[\w.-]{0,40}\"\s?:")  # `"passport_scans": 12` names what follows
 _CLOSED = re.compile(r"[^0-9()]{0,12}\)(?! ?[:=]| ?[0-9])")
 
 _FIELD_OF_A_PAGE = re.compile(r"[ :*]{0,3}</label>\s{0,4}<input[^<>]{0,80}?value=[\"']")
@@ -192,7 +194,14 @@ def _find(reading: Reading) -> Iterator[Name]:
             continue
         end, entry = found[0] if len(found) == 1 else _joined(found)
         is_word = entry.is_short and small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
+        is_word = is_word and not _follows_its_country(small, start, entry)
         yield Name(start, end, entry.kinds, is_word, entry.is_general)
+
+
+def _follows_its_country(small: str, start: int, entry: _Entry) -> bool:
+    """Return whether the code of a kind's country stands before its short name, which is then no word: `ee ik`."""
+    before = _COUNTRY_BEFORE.search(small, max(0, start - 4), start)
+    return before is not None and any(kind[:2] == before[1] for kind in entry.kinds)
 
 
 def _means_something_else(reading: Reading, start: int, found: list[tuple[int, _Entry]]) -> bool:
@@ -348,6 +357,8 @@ def numbers_before_names(reading: Reading) -> dict[int, Named]:
     """
     found: dict[int, Named] = {}
     for name in names_in(reading):
+        if _REST_OF_A_KEY.match(reading, name.end):
+            continue
         number = _NUMBER_END.search(reading.latin, max(0, name.start - _BEHIND - 4), name.start)
         if number and _NEXT_FIELD.search(reading.latin, number.end("number"), name.start):
             continue

@@ -30,8 +30,8 @@ _WORD = re.compile(rf"[{LETTER}]+(?:['’-][{LETTER}]+)*")
 _IN_WORD = re.compile(rf"[{LETTER}0-9]")
 _HEAD_BEFORE = re.compile(r"(?:\A| {3}|[.!?:;\n\"«»„“(\[*•-]\s*)\Z")
 _JOINT = re.compile(
-    r"[ \u00a0]{1,2}|\. ?|[ \u00a0](?:de|da|do|dos|di|del|della|van|von|der|den|la|le|el|af|zu|y|e|van der|van den"
-    r"|de la|von der) "
+    r"[ \u00a0]{1,2}|\. ?|[ \u00a0](?:de|da|do|dos|di|del|della|van|von|der|den|la|le|el|af|zu|y|e|des|du|van der"
+    r"|van den|de la|von der) "
 )
 # Words in capitals: one with fewer letters is an acronym unless a name is beside it; minimum probabilities of a listed
 # word alone, and of an unlisted one beside a listed name.
@@ -41,11 +41,14 @@ _NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f\u1f00-\u1fff]")
 # Minimum probabilities: of each word of several, of the best of them; of a single word within a sentence, of a single
 # German noun after an article, of a single word at the start of a sentence; of words in a group with a given name, of a
 # single given name, of one at the start of a sentence.
-_EACH, _BEST, _LONE, _LONE_NOUN, _AT_HEAD = 0.03, 0.12, 0.2, 0.55, 0.7
+_EACH, _BEST, _LONE, _LONE_NOUN, _AT_HEAD = 0.03, 0.12, 0.45, 0.55, 0.8
 _LONE_GERMAN = 0.5  # of a single noun in German text, where every noun is capitalised
-_GIVEN, _LONE_GIVEN, _GIVEN_AT_HEAD = 0.001, 0.1, 0.2
+_GIVEN, _LONE_GIVEN, _GIVEN_AT_HEAD = 0.001, 0.02, 0.2
 # A single surname: in general, in German text, at the start of a sentence
 _FAMILY, _FAMILY_NOUN, _FAMILY_AT_HEAD = 0.05, 0.12, 0.08
+_FAMILY_AT_LISTED_HEAD = 0.02  # of a listed surname at the start of a sentence that is not German
+_INTRODUCED = 0.2  # behind `I am`
+_WHOLE_TEXT = 0.05  # of the only word of a text: the name under a judgment
 _SAID, _SPEAKING = 0.004, 0.02  # after a word that announces a person, before a verb of speech
 _SURE, _CERTAIN = 0.9, 0.98  # for words that are also places or function words
 _BEST_UNLISTED = 0.25  # for several words of which none is in a list
@@ -167,6 +170,7 @@ _BODY_BEHIND = re.compile(
     r"|kommune|kommun|gmina|općina|municipality|county|district)(?!\w)"
 )
 _GERMAN = re.compile(r"\b(?:der|die|das|und|ist|nicht|mit|für|auf|des|dem|den)\b")
+_ENGLISH = re.compile(r"\b(?:the|and|of|is|was|to|for)\b")  # `Power`, `Carry`: English surnames are words
 _SURNAME = re.compile(
     r"(?:όπουλος|οπούλου|ίδης|ίδου|άδης|άδου|άκης|άκη|ιάδης|ιάδου|έας|έλης|ώτης|ώτη|άτος|ούσης|ίνης|άκος|άκου|ούλης"
     r"|ούλη|όγλου|ίου|ιανός|ιανού"
@@ -196,7 +200,7 @@ _PERSON_BEFORE = re.compile(
     r"|director|author"
     r"|(?:il|lo|la|lo scozzese|lo) (?:tedesc[oa]|svedese|danese|francese|inglese|spagnol[oa]|brasilian[oa]|argentin[oa]"
     r"|scozzese|olandese|belga|russ[oa]|austriac[oa]|polacc[oa]|american[oa]|portoghese))"
-    r"(?: je)? \Z"
+    r"(?: je)? (?:(?:de|di|del|della|van|van der|von|zu|af|al|el|bin) )?\Z"
 )
 # A verb of speech directly behind a name: its subject is a person more often than not.
 _SPEAKS = re.compile(
@@ -256,13 +260,12 @@ def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
     """Yield the spans of person names. ``shares``: (start, end, probability) of each token of the model, in order."""
     is_german = len(_GERMAN.findall(text, 0, 400)) > 1
     words = list(_words(text, shares))
+    plain = frozenset(filter(str.islower, _WORD.findall(text)))
     done: set[Word] = set()
     whole: set[str] = set()  # words of names of several words; each may also appear alone
     for group in _groups(text, iter(words)):
-        if _NOT_LATIN.match(text, group[0].start):  # `Ονομάζομαι Γιώργος`: no probability shows where the name begins
-            group = group[next((index for index, word in enumerate(group) if word.is_given), 0) :]
-        group = _without_ends(text, group)
-        if _is_name(text, group, is_german=is_german):
+        group = _without_ends(text, _from_a_given_name(text, group))
+        if not _is_plain(text, group, plain) and _is_name(text, group, is_german=is_german):
             yield _begin(text, group[0].start), _end(text, group[-1].end)
             done.update(group)
             if len(group) > 1:
@@ -275,6 +278,13 @@ def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
     yield from _initials(text)
 
 
+def _is_plain(text: str, group: list[Word], plain: frozenset[str]) -> bool:
+    """Return whether the only word of a group is in no list of names, and in the same text in lower case too."""
+    first = group[0]
+    is_listed = len(group) > 1 or first.is_given or first.is_surname
+    return not is_listed and text[first.start : first.end].lower() in plain
+
+
 def is_person(written: str, span: tuple[int, int], shares: Shares) -> bool:
     """Return whether words behind `I am` are a name: a given name that is no other word, or likely to the model."""
     first = written.split()[0]
@@ -282,7 +292,7 @@ def is_person(written: str, span: tuple[int, int], shares: Shares) -> bool:
         return False
     if first in given_names() and first.lower() not in small_words() and not is_place(first):
         return True
-    return any(share >= _LONE for start, end, share in shares if start < span[1] and span[0] < end)
+    return any(share >= _INTRODUCED for start, end, share in shares if start < span[1] and span[0] < end)
 
 
 def _in_small_letters(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
@@ -294,6 +304,13 @@ def _in_small_letters(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
         is_inner = start > 0 and _IN_WORD.match(text, start - 1)
         if share >= _SMALL and text[start].islower() and not is_inner:
             yield start, end
+
+
+def _from_a_given_name(text: str, group: list[Word]) -> list[Word]:
+    """Return a Greek or Cyrillic group from its given name on: `Ονομάζομαι Γιώργος`, of which no probability tells."""
+    if not _NOT_LATIN.match(text, group[0].start):
+        return group
+    return group[next((index for index, word in enumerate(group) if word.is_given), 0) :]
 
 
 def _without_ends(text: str, group: list[Word]) -> list[Word]:
@@ -464,12 +481,30 @@ def _least(text: str, word: Word, *, is_head: bool, is_german: bool) -> float:
         return 0.0
     if word.is_given:
         return _GIVEN_AT_HEAD if is_head else _LONE_GIVEN
-    if word.is_surname or _SURNAME_ENDING.search(text, word.start, word.end):
-        return _FAMILY_AT_HEAD if is_head else _FAMILY_NOUN if is_german else _FAMILY
+    if is_head and not text[: word.start].strip() and not text[word.end :].strip():
+        return _WHOLE_TEXT
+    if _is_family(text, word):
+        return _least_of_a_family(text, word, is_head=is_head, is_german=is_german)
     if is_german and not is_head:
         is_thing = _ARTICLE_BEFORE.search(text, max(0, word.start - 24), word.start) is not None
         return _LONE_NOUN if is_thing else _LONE_GERMAN
     return _AT_HEAD if is_head else _LONE
+
+
+def _least_of_a_family(text: str, word: Word, *, is_head: bool, is_german: bool) -> float:
+    if not is_head:
+        return _FAMILY_NOUN if is_german else _FAMILY
+    is_english = len(_ENGLISH.findall(text, 0, 400)) > 1
+    return _FAMILY_AT_LISTED_HEAD if word.is_surname and not is_german and not is_english else _FAMILY_AT_HEAD
+
+
+def _is_family(text: str, word: Word) -> bool:
+    """Return whether a word is a surname, in the nominative or inflected, or ends as surnames do."""
+    return (
+        word.is_surname
+        or _SURNAME_ENDING.search(text, word.start, word.end) is not None
+        or is_inflected(text[word.start : word.end])
+    )
 
 
 def _initials(text: str) -> Iterator[tuple[int, int]]:

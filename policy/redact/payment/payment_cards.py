@@ -96,6 +96,8 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
             continue
+        if first and len(digits) < _SURE and _size(groups[first - 1]) == _size(groups[first]):
+            continue  # the rest of a longer number that fails the check
         if groups[first][1] - begin == _THOUSANDS and (first or index + 1 < len(groups)):
             continue
         if not _may_be_card(reading, groups[first : index + 1], digits):
@@ -109,6 +111,10 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
         if len(digits) <= _LONGEST_ID and _is_named_id(reading, begin, digits):
             return None
     return last
+
+
+def _size(group: tuple[int, int]) -> int:
+    return group[1] - group[0]
 
 
 def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -> bool:

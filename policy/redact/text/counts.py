@@ -52,7 +52,7 @@ def is_count(reading: Reading, begin: int) -> bool:
 def counts(name: str) -> bool:
     """Return whether a key or a heading names a count: `phoneCount`, `calls`, `ssn_lookups_total`."""
     parts = [part.lower() for part in _PARTS.findall(name)]
-    return " ".join(parts) in _ALONE or (len(parts) > 1 and parts[-1] in _COUNTS)
+    return " ".join(parts) in _ALONE or (len(parts) > 1 and (parts[-1] in _COUNTS or parts[-2] == "per"))
 
 
 def _heads_counts(reading: Reading, begin: int) -> bool:

@@ -22,7 +22,7 @@ from tests.data.redaction.filling import Case, Spans, filled, options, write
 from tests.data.redaction.fresh_secrets import secret
 from tests.data.redaction.make import LABELS
 from tests.data.redaction.numbers import NUMBERS, valid, with_a_slip
-from tests.data.redaction.values import COUNTRY, LOCALES, people_of, value
+from tests.data.redaction.values import COUNTRY, LOCALES, people_of, unicast_ipv6, value
 
 VARIANTS = ("plain", "plain", "nbsp", "zero-width", "full-width", "look-alike", "regrouped", "decomposed",
             "mathematical", "lower-case", "json-escaped")  # fmt: skip
@@ -174,7 +174,7 @@ def _value(label: str, kind: str, lang: str, rng: random.Random) -> str:
                                "bücher.example", "EXAMPLE.ORG"])  # fmt: skip
             return f"{name}@{host}"
         case "ip":
-            return rng.choice([people.ipv4(), people.ipv6(), "2001:db8::" + f"{rng.getrandbits(16):x}",
+            return rng.choice([people.ipv4(), unicast_ipv6(people), "2001:db8::" + f"{rng.getrandbits(16):x}",
                                f"fe80::{rng.getrandbits(16):x}:{rng.getrandbits(16):x}",
                                people.ipv4_private()])  # fmt: skip
         case "mac":

@@ -29,6 +29,11 @@ _KEYS = ("sk-proj-{40}", "ghp_{36}", "AKIA{U16}", "xoxb-{n12}-{n12}-{24}", "glpa
          "AIza{35}", "npm_{36}", "SG.{22}.{43}", "sk-ant-api03-{80}")  # fmt: skip
 
 
+def unicast_ipv6(people: Faker) -> str:
+    """Return an address of a host; ff00::/8 are groups (RFC 4291), which are nobody's."""
+    return next(address for address in iter(people.ipv6, "") if not address.startswith("ff"))
+
+
 def country_of(lang: str) -> str:
     return lang[3:] if "-" in lang else COUNTRY.get(lang, lang.upper())
 
@@ -65,7 +70,7 @@ def value(label: str, lang: str, rng: random.Random) -> str:
         case "card":
             return _card(rng)
         case "ip":
-            return people.ipv4() if rng.random() < 0.7 else people.ipv6()
+            return people.ipv4() if rng.random() < 0.7 else unicast_ipv6(people)
         case "mac":
             return people.mac_address()
         case "imei":

@@ -110,3 +110,36 @@ def test_lists_know_cases_and_genitives():
     assert not is_place("Lindqvist")
     assert is_inflected("Brada")
     assert not is_inflected("Plumbusa")
+
+
+@pytest.mark.parametrize("name", ["Spelge", "Rinck", "Schmidt-Räntsch"])
+def test_the_only_word_of_a_text_is_a_name_where_the_model_thinks_so(name):
+    assert found(name, **dict.fromkeys(re.findall(r"\w+", name), 0.06)) == [name]
+    assert found(name, **dict.fromkeys(re.findall(r"\w+", name), 0.04)) == []
+    assert found(f"{name} redegør for", **dict.fromkeys(re.findall(r"\w+", name), 0.06)) == []
+
+
+def test_the_only_word_of_a_text_is_no_name_if_it_is_a_common_one():
+    assert found("Februar", Februar=0.6) == []
+    assert found("Jedoch", Jedoch=0.6) == []
+
+
+def test_a_word_that_the_text_has_in_lower_case_too_is_no_name():
+    assert found("Plumbus is the plumbus of one.", Plumbus=0.9) == []
+    assert found("Plumbus is one.", Plumbus=0.9) == ["Plumbus"]
+    assert found("Mark said mark it.", Mark=0.9) == ["Mark"]
+
+
+def test_an_inflected_surname_is_a_surname():
+    assert found("na čelu s Havelom najbolja je", Havelom=0.06) == ["Havelom"]
+    assert found("na čelu s Plumbusom najbolja je", Plumbusom=0.06) == []
+
+
+def test_a_surname_that_begins_a_sentence_needs_little_but_in_english_where_surnames_are_words():
+    assert found("Pavlov kunde vid sina försök", Pavlov=0.03) == ["Pavlov"]
+    assert found("Carry me back to the house of the rising sun", Carry=0.03) == []
+
+
+def test_particles_stand_between_a_verb_of_speech_and_a_name():
+    assert found("rekao je de Kerchove u ponedjeljak", Kerchove=0.1) == ["Kerchove"]
+    assert found("Edma Roger des Genettes kwam", Edma=0.9, Roger=0.9, Genettes=0.35) == ["Edma Roger des Genettes"]
