@@ -362,10 +362,10 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float, 
     sent = {
         name: (post(*attack), steps(attack[2]))
         for name, attack in attacks.items()
-        if any(each in name for each in only.split(","))
+        if any(each in name for each in only.split(";"))
     }
     made = {
-        name: make(keys["acme"]) for name, make in MESSAGES.items() if any(each in name for each in only.split(","))
+        name: make(keys["acme"]) for name, make in MESSAGES.items() if any(each in name for each in only.split(";"))
     }
     sent |= {name: (message, await asyncio.to_thread(reads, message)) for name, message in made.items()}
     return [
@@ -378,7 +378,7 @@ async def flooded(base: str, keys: dict[str, str], seconds: float, only: str, ga
     """Every flood of those that the gateway at `base` can have."""
     port, tls = int(base.rsplit(":", 1)[1]), base.startswith("https")
     chosen = [
-        name for name, each in FLOODS.items() if each.tls is tls and any(part in name for part in only.split(","))
+        name for name, each in FLOODS.items() if each.tls is tls and any(part in name for part in only.split(";"))
     ]
     return [
         await compared(name, flooding(name, port, keys["keeping"]), {}, base, keys["globex"], seconds, gateway)
@@ -418,7 +418,7 @@ def certificate(folder: Path) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
-    parser.add_argument("--only", default="", help="attacks whose name holds one of these, with commas between")
+    parser.add_argument("--only", default="", help="attacks whose name holds one of these, with semicolons between")
     parser.add_argument("--seconds", type=float, default=4, help="of each attack")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -431,7 +431,7 @@ def main() -> None:
         began, found = os.getloadavg()[0], []
         up = (sys.executable, "-m", "gateway", "up", "--data", str(folder / "data"))
         for scheme, port in (("http", PORT), ("https", TLS_PORT)):
-            if scheme == "https" and not any(part in name for part in options.only.split(",") for name in OVER_TLS):
+            if scheme == "https" and not any(part in name for part in options.only.split(";") for name in OVER_TLS):
                 continue
             settings = certificate(folder) if scheme == "https" else {}
             base = f"{scheme}://127.0.0.1:{port}"
