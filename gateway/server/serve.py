@@ -85,6 +85,11 @@ class RunningServer:
         self._listen = listen
         self._loaded = _contents(listen)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return not self._server.server_state.tasks
+
     def hand_over(self) -> None:
         """Another process takes the connections to come, from the same socket; those that are open are asked to leave.
         A connection that is taken and not used yet would be closed with the first request on its way."""
