@@ -21,6 +21,7 @@ COLLECT_EVERY_S, COLLECT_AT_LATEST_S = 10.0, 60.0
 LOOK_S = 1.0
 ENOUGH = 10
 """Collections of younger objects before a full one is worth its time; the same as Python's own."""
+WARMING = 3
 NEVER = 2**31 - 1
 
 
@@ -48,21 +49,22 @@ async def keep_collected(
     look_s: float = LOOK_S,
 ) -> NoReturn:
     """Until cancelled, run the full collections of garbage that Python would run by itself: while `is_idle`, or after
-    `at_latest_s`. What is left by the first idle one, modules that first requests imported, is not looked through
-    again."""
+    `at_latest_s`. What the first WARMING idle ones leave, modules that first requests imported, is not looked through
+    again; the first comes as soon as it can."""
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
-    warm = False
+    warmed = 0
     try:
         last = monotonic()
         while True:
             await asyncio.sleep(look_s)
             waited, idle = monotonic() - last, is_idle()
-            if gc.get_count()[2] > ENOUGH and waited >= (every_s if idle else at_latest_s):
+            pause = at_latest_s if not idle else every_s if warmed else 0
+            if gc.get_count()[2] > ENOUGH and waited >= pause:
                 gc.collect()
                 last = monotonic()
-                if idle and not warm:
+                if idle and warmed < WARMING:
                     gc.freeze()
-                    warm = True
+                    warmed += 1
     finally:
         gc.set_threshold(young, middle, old)
