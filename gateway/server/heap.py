@@ -50,7 +50,7 @@ async def keep_collected(
 ) -> NoReturn:
     """Until cancelled, run the full collections of garbage that Python would run by itself: while `is_idle`, or after
     `at_latest_s`. What the first WARMING idle ones leave, modules that first requests imported, is not looked through
-    again; the first comes as soon as it can."""
+    again; the first comes at once."""
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
     warmed = 0
@@ -59,8 +59,8 @@ async def keep_collected(
         while True:
             await asyncio.sleep(look_s)
             waited, idle = monotonic() - last, is_idle()
-            pause = at_latest_s if not idle else every_s if warmed else 0
-            if gc.get_count()[2] > ENOUGH and waited >= pause:
+            pause = every_s if idle else at_latest_s
+            if (gc.get_count()[2] > ENOUGH and waited >= pause) or (idle and not warmed):
                 gc.collect()
                 last = monotonic()
                 if idle and warmed < WARMING:

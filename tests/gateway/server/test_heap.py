@@ -101,6 +101,7 @@ async def test_no_full_collection_follows_the_last_one_at_once():
 
 async def test_nothing_is_collected_where_little_was_made_since_the_last_time():
     async with collecting(lambda: True):
+        assert await collected(old_garbage(), 30), "the first"
         ring = Ring()
         garbage = weakref.ref(ring)
         gc.collect()
