@@ -47,7 +47,7 @@ class _Server(uvicorn.Server):
         self._proxied: list[ProxiedListener] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if not self._proxies:
+        if not self._proxies and self.config.ssl is None:
             return await super().startup(sockets)
         await self.lifespan.startup()
         self._proxied = [

@@ -222,6 +222,21 @@ async def silent(target: Target) -> None:
         await reader.read()
 
 
+async def hellos_together(target: Target) -> None:
+    """The first message of a handshake, on all of AT_ONCE open connections at the same moment."""
+    assert target.tls is not None
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        target.tls.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    hello = outgoing.read()
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(target.connection(plain=True)) for _ in range(AT_ONCE)]
+        for _, writer in opened:
+            writer.write(hello)
+        await asyncio.gather(*(reader.read(1) for reader, _ in opened))
+        target.answers["answered"] += AT_ONCE
+
+
 FLOODS: dict[str, Flood] = {
     "connections opened and closed": Flood(opened),
     "2,000 connections at once": Flood(opened_together, 1),
@@ -251,6 +266,7 @@ FLOODS: dict[str, Flood] = {
     "sign-in forms of many parts": Flood(posted("/console/sign-in", FORM, PARTS), 2),
     "TLS handshakes": Flood(opened, tls=True),
     "2,000 TLS handshakes at once": Flood(opened_together, 1, tls=True),
+    "2,000 TLS hellos at once": Flood(hellos_together, 1, tls=True),
     "TLS, a connection a request": Flood(asked_once, tls=True),
     "2,000 TLS connections that say nothing": Flood(silent, AT_ONCE, tls=True),
 }  # fmt: skip
