@@ -329,6 +329,10 @@ class Turns:
         work()
 
 
+def _nothing() -> None:
+    """What is called where nobody waits for it any more."""
+
+
 class _Reading(FlowControl):
     """As uvicorn's, beside others who stop the reading. `resumed` is called where that may go on."""
 
@@ -345,6 +349,9 @@ class _Reading(FlowControl):
         if self.read_paused:
             self.read_paused = False
             self._resumed()
+
+    def let_go(self) -> None:
+        self._resumed = _nothing
 
     def stop(self) -> None:
         if not self._stopped and not self._transport.is_closing():
@@ -404,6 +411,14 @@ class BoundedConnection(HttpToolsProtocol):
         self._held = b""
         if self.cycle is not None and self.cycle.disconnected:
             self.cycle.leave()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Refer to nothing that refers to this connection: it is freed now, and not by a collection of garbage, which
+        takes the longer the more connections have ended."""
+        self.flow.let_go()
+        self.pipeline.clear()
+        self.cycle = self.parser = None  # type: ignore[assignment]  # nothing arrives any more
 
     def pause_writing(self) -> None:
         super().pause_writing()

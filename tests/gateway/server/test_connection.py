@@ -1,7 +1,9 @@
 """What a client can do to a connection before anybody has read a request on it: little, and not for long."""
 
 import asyncio
+import gc
 import ssl
+import weakref
 from collections import Counter
 from contextlib import asynccontextmanager
 
@@ -744,3 +746,28 @@ async def test_work_that_fails_keeps_no_other_from_its_turn():
         while turns.busy:
             await asyncio.sleep(0.001)
     assert done == [1, 1] and [type(error) for error in failed] == [ZeroDivisionError] * 2
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n", ASK + b"content-length: 9\r\n\r\na"])
+async def test_a_connection_that_has_ended_leaves_no_garbage_to_collect(monkeypatch, sent):
+    made = []
+    begin = connection.BoundedConnection.connection_made
+
+    def noted(self, transport):
+        made.append(weakref.ref(self))
+        begin(self, transport)
+
+    monkeypatch.setattr(connection.BoundedConnection, "connection_made", noted)
+    async with serving(application, Listen(port=0), 15) as port:
+        gc.collect()
+        gc.disable()
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            await asyncio.sleep(0.05)
+            writer.close()
+            async with asyncio.timeout(20):
+                while not made or made[0]() is not None:
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
