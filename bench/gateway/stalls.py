@@ -9,6 +9,11 @@ such answer under the attack, and the longest of a quiet gateway before it; the 
 that does other work both are larger, which is why both are reported, and beside them two figures that depend on that
 less: the CPU time of each step that holds the gateway's interpreter, and `net_worst_ms`, the longest answer without the
 time for which the gateway's loop, or the process that asks, was ready to run and waited for a core (Linux's schedstat).
+`loop_worst_ms` is the CPU time that the gateway's loop took during such an answer, of which a busy machine makes little
+more. A third asks for `GET /healthz` on a connection of its own every 20 ms: `fresh_worst_ms`, from its beginning.
+
+Attacks by the number and the pace of connections are those of `load/floods.py`; those over TLS have a gateway that
+speaks it.
 """
 
 import argparse
@@ -21,6 +26,7 @@ import pickle
 import signal
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -39,6 +45,7 @@ sys.path.append(str(HERE))
 
 from run import MOCK_PORT, POLICY, cpu_model, process  # noqa: E402
 
+from bench.gateway.load.floods import FLOODS  # noqa: E402
 from gateway.content.inspection import INLINE_BYTES, INLINE_PARSE_BYTES  # noqa: E402
 from gateway.content.inspection_process import framed  # noqa: E402
 from gateway.errors import BodyTooComplex  # noqa: E402
@@ -48,8 +55,9 @@ from gateway.openai.bounds import BOUNDS, check_shape  # noqa: E402
 from gateway.openai.endpoints import CHAT, COMPLETIONS  # noqa: E402
 from regions.identity.identity import BackendIdentity  # noqa: E402
 
-PORT = 9402
+PORT, TLS_PORT = 9402, 9404
 BUDGET_MS = 50
+KEEPING = POLICY + 'retention: {content: "encrypted, 1d"}\n'
 UNREDACTED = "policy: open\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
 
 
@@ -117,6 +125,9 @@ READ = 256 << 10
 """Bytes that the event loop reads at once at most."""
 
 
+OVER_TLS = [name for name, each in FLOODS.items() if each.tls]
+
+
 def headed(head: str, key: str) -> bytes:
     return f"{head} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n".encode()
 
@@ -162,14 +173,14 @@ def reads(message: bytes) -> dict[str, float]:
 
 
 def installation(data: Path) -> tuple[dict[str, str], str]:
-    """Three tenants with a backend each; their keys, and an access token that may check policies."""
+    """Four tenants with a backend each; their keys, and an access token that may check policies."""
     made = Installation.create(data, "bench")
     database = made.database()
     control = made.control(database, actor="system", on_event=lambda event: None)
     keys = {}
-    for tenant in ("acme", "globex", "open"):
+    for tenant, policy in {"acme": POLICY, "globex": POLICY, "open": UNREDACTED, "keeping": KEEPING}.items():
         control.create_tenant(tenant)
-        control.activate_policy(tenant, UNREDACTED if tenant == "open" else POLICY)
+        control.activate_policy(tenant, policy)
         control.create_project(tenant, "main", purpose="benchmark", legal_basis="contract", risk_class="limited")
         identity = BackendIdentity("bench", tenant, "eu-fr-par", f"mock-{tenant}")
         control.register_backend(identity, url=f"http://127.0.0.1:{MOCK_PORT}", models=["mock"])
@@ -218,37 +229,46 @@ def steps(body: bytes) -> dict[str, float]:
     return took
 
 
-def without_core(gateway: int) -> float:
-    """Milliseconds for which the main thread of `gateway`, and this process, were ready and had no core, so far."""
-    threads = (f"/proc/{gateway}/task/{gateway}/schedstat", "/proc/self/schedstat")
-    return sum(int(Path(each).read_bytes().split()[1]) for each in threads) / 1e6
+def scheduled(gateway: int) -> tuple[float, float]:
+    """Milliseconds so far for which the main thread of `gateway` ran; and for which it, and this process, were ready
+    and had no core."""
+    ran, waited = map(int, Path(f"/proc/{gateway}/task/{gateway}/schedstat").read_bytes().split()[:2])
+    return ran / 1e6, (waited + int(Path("/proc/self/schedstat").read_bytes().split()[1])) / 1e6
 
 
 async def worst(base: str, key: str, seconds: float, gateway: int) -> dict[str, float]:
     """Of the other tenant's calls within `seconds`, in milliseconds. `gateway`: its process."""
-    took: dict[str, list[float]] = {"models": [], "call": [], "net": []}
+    took: dict[str, list[float]] = {"models": [], "call": [], "fresh": [], "net": [], "loop": []}
     short = {"model": "mock", "messages": [{"role": "user", "content": "hi"}]}
 
     async def every(pause: float, name: str, method: str, path: str, **sent: object) -> None:
         until = time.monotonic() + seconds
-        async with aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as http:
+        connections = aiohttp.TCPConnector(ssl=False, force_close=name == "fresh")
+        headers = {"authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(headers=headers, connector=connections) as http:
             while time.monotonic() < until:
-                idle, began = without_core(gateway), time.perf_counter()
+                (ran, idle), began = scheduled(gateway), time.perf_counter()
                 async with http.request(method, base + path, **sent) as answer:
                     await answer.read()
                     assert answer.status == 200, answer.status
                 took[name].append((time.perf_counter() - began) * 1000)
                 if name == "models":
-                    took["net"].append(took[name][-1] - (without_core(gateway) - idle))
+                    runs, idles = scheduled(gateway)
+                    took["net"].append(took[name][-1] - (idles - idle))
+                    took["loop"].append(runs - ran)
                 await asyncio.sleep(pause)
 
     await asyncio.gather(
-        every(0.005, "models", "GET", "/v1/models"), every(0.05, "call", "POST", "/v1/chat/completions", json=short)
+        every(0.005, "models", "GET", "/v1/models"),
+        every(0.05, "call", "POST", "/v1/chat/completions", json=short),
+        every(0.02, "fresh", "GET", "/healthz"),
     )
     return {
         "models_worst_ms": round(max(took["models"]), 1),
         "net_worst_ms": round(max(took["net"]), 1),
+        "loop_worst_ms": round(max(took["loop"]), 1),
         "call_worst_ms": round(max(took["call"]), 1),
+        "fresh_worst_ms": round(max(took["fresh"]), 1),
         "models_median_ms": round(statistics.median(took["models"]), 2),
     }
 
@@ -309,6 +329,21 @@ def attacking(message: bytes) -> Iterator[Counter[int]]:
         attacker.join()
 
 
+@contextmanager
+def flooding(name: str, port: int, key: str) -> Iterator[Counter[str]]:
+    """As `attacking`, by a flood of that name."""
+    answers: Counter[str] = Counter()
+    script = (sys.executable, str(HERE / "load" / "floods.py"), name, str(port), key)
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True) as attacker:
+        assert attacker.stdout is not None
+        attacker.stdout.readline()  # it has imported what it needs
+        try:
+            yield answers
+        finally:
+            attacker.terminate()
+            answers.update(json.loads(attacker.stdout.readline() or "{}"))
+
+
 async def measured(base: str, keys: dict[str, str], token: str, seconds: float, only: str, gateway: int) -> list[dict]:
     for _ in range(600):  # a loaded machine takes its time to start a gateway
         try:
@@ -332,39 +367,63 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float, 
     sent = {
         name: (post(*attack), steps(attack[2]))
         for name, attack in attacks.items()
-        if any(each in name for each in only.split(","))
+        if any(each in name for each in only.split(";"))
     }
     made = {
-        name: make(keys["acme"]) for name, make in MESSAGES.items() if any(each in name for each in only.split(","))
+        name: make(keys["acme"]) for name, make in MESSAGES.items() if any(each in name for each in only.split(";"))
     }
     sent |= {name: (message, await asyncio.to_thread(reads, message)) for name, message in made.items()}
-    found = []
-    for name, (message, cpu) in sent.items():
-        quiet = await worst(base, keys["globex"], seconds / 2, gateway)
-        with attacking(message) as statuses:
-            under = await worst(base, keys["globex"], seconds, gateway)
-        stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
-        found.append(
-            {
-                "attack": name,
-                "answers": dict(statuses),
-                "longest_step_cpu_ms": max(cpu.values(), default=0.0),
-                "steps_cpu_ms": cpu,
-                "stall_ms": stall,
-                "quiet": quiet,
-                "under_attack": under,
-            }
-        )
-        print(
-            f"{name:36} stall {stall:7.1f} ms  {under}  quiet {quiet['models_worst_ms']}  {statuses}", file=sys.stderr
-        )
-    return found
+    return [
+        await compared(name, attacking(message), cpu, base, keys["globex"], seconds, gateway)
+        for name, (message, cpu) in sent.items()
+    ]
+
+
+async def flooded(base: str, keys: dict[str, str], seconds: float, only: str, gateway: int) -> list[dict]:
+    """Every flood of those that the gateway at `base` can have."""
+    port, tls = int(base.rsplit(":", 1)[1]), base.startswith("https")
+    chosen = [
+        name for name, each in FLOODS.items() if each.tls is tls and any(part in name for part in only.split(";"))
+    ]
+    return [
+        await compared(name, flooding(name, port, keys["keeping"]), {}, base, keys["globex"], seconds, gateway)
+        for name in chosen
+    ]
+
+
+async def compared(name, attack, cpu: dict[str, float], base: str, key: str, seconds: float, gateway: int) -> dict:
+    """A quiet phase and one inside of `attack`, whose steps take `cpu`."""
+    quiet = await worst(base, key, seconds / 2, gateway)
+    with attack as answers:
+        under = await worst(base, key, seconds, gateway)
+    stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
+    print(f"{name:40} stall {stall:7.1f} ms  {under}  quiet {quiet['models_worst_ms']}  {answers}", file=sys.stderr)
+    return {
+        "attack": name,
+        "answers": dict(answers),
+        "longest_step_cpu_ms": max(cpu.values(), default=0.0),
+        "steps_cpu_ms": cpu,
+        "stall_ms": stall,
+        "quiet": quiet,
+        "under_attack": under,
+    }
+
+
+def certificate(folder: Path) -> dict[str, str]:
+    """Settings of a gateway that speaks TLS, with a certificate in `folder` (ECDSA on P-256, which most have)."""
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+         "-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return {"DOMICILE__LISTEN__CERT_FILE": str(cert), "DOMICILE__LISTEN__KEY_FILE": str(key)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
-    parser.add_argument("--only", default="", help="attacks whose name holds one of these, with commas between")
+    parser.add_argument("--only", default="", help="attacks whose name holds one of these, with semicolons between")
     parser.add_argument("--seconds", type=float, default=4, help="of each attack")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -374,11 +433,17 @@ def main() -> None:
         stack.enter_context(
             process(sys.executable, str(HERE / "load" / "mock_upstream.py"), str(MOCK_PORT), ready=f"{mock}/health")
         )
+        began, found = os.getloadavg()[0], []
         up = (sys.executable, "-m", "gateway", "up", "--data", str(folder / "data"))
-        port = {"DOMICILE__LISTEN__PORT": str(PORT)}
-        gateway = stack.enter_context(process(*up, ready=f"http://127.0.0.1:{PORT}/healthz", **port))
-        began = os.getloadavg()[0]
-        found = asyncio.run(measured(f"http://127.0.0.1:{PORT}", keys, token, options.seconds, options.only, gateway))
+        for scheme, port in (("http", PORT), ("https", TLS_PORT)):
+            if scheme == "https" and not any(part in name for part in options.only.split(";") for name in OVER_TLS):
+                continue
+            settings = certificate(folder) if scheme == "https" else {}
+            base = f"{scheme}://127.0.0.1:{port}"
+            with process(*up, ready=f"{base}/healthz", DOMICILE__LISTEN__PORT=str(port), **settings) as gateway:
+                if scheme == "http":
+                    found += asyncio.run(measured(base, keys, token, options.seconds, options.only, gateway))
+                found += asyncio.run(flooded(base, keys, options.seconds, options.only, gateway))
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} x {cpu_model()}",

@@ -25,7 +25,7 @@ from gateway.content.encoded_body import read_body
 from gateway.content.retained_content import SUBJECT_HEADER
 from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
 from gateway.identity.principal import Principal
-from gateway.openai.asgi_client import Client, caller_address, headers_of
+from gateway.openai.asgi_client import Client, caller_address, headers_of, name_caller
 from gateway.request.authentication import Authenticator
 
 FORM_OVERHEAD = 64 << 10
@@ -119,6 +119,7 @@ class BatchRoutes:
         address = caller_address(request.scope)
         principal = await self.authenticator.authenticate(headers_of(request.scope), address)
         request.state.principal = principal
+        name_caller(request.scope, principal.tenant)
         return principal
 
 

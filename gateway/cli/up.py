@@ -19,6 +19,7 @@ from gateway.evidence_pack.pack_sources import give_sources
 from gateway.installation.doctor import log_warnings
 from gateway.installation.installation import InstallationError
 from gateway.server.assembly import Gateway, open_gateway
+from gateway.server.heap import keep_collected
 from gateway.server.logs.log_lines import log_to_stderr, say
 from gateway.server.reload import reload_settings
 from gateway.server.serve import TO_STOP, RunningServer, Signals, running_server, say_listening
@@ -53,13 +54,14 @@ async def run_gateway(
             async with running_server(gateway.app, settings.listen, gateway.bounds, listener) as server:
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
+                collecting = asyncio.create_task(keep_collected(lambda: server.is_idle), name="garbage")
                 warming = asyncio.create_task(gateway.inspection.warm(), name="inspection")
                 watching = await _announce(settings, gateway, server, member, signals)
                 reload = partial(
                     reload_settings, gateway.settings, read or (lambda: settings), server.renew_certificate, gateway.log
                 )
                 await _until_stopped(signals, reload, gateway, server, settings.listen.lame_duck_s)
-                for task in (warming, *watching):
+                for task in (collecting, warming, *watching):
                     task.cancel()
                 if member is None:
                     say("finishing running answers")

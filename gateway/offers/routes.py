@@ -16,7 +16,7 @@ from gateway.errors import InvalidRequest, RouteNotFound
 from gateway.nearest_route import unknown_url
 from gateway.offers.listing import OLLAMA_VERSION, ollama_model, ollama_shown, openai_model
 from gateway.offers.offer import Offered, Offers
-from gateway.openai.asgi_client import Client, caller_address, headers_of
+from gateway.openai.asgi_client import Client, caller_address, headers_of, name_caller
 from gateway.request.authentication import Authenticator
 
 MODELS = "/v1/models"
@@ -85,6 +85,7 @@ class ModelRoutes:
         """The principal is left in the request's state, for the error's record."""
         principal = await self._authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))
         request.state.principal = principal
+        name_caller(request.scope, principal.tenant)
         return self._offers.of(principal)
 
 

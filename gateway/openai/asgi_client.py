@@ -20,7 +20,12 @@ SERVER_SIDE: Final = "domicile.server_side"
 
 
 class ServerSide(Protocol):
-    """What a server can tell of a request without a turn of the event loop."""
+    """What a server can tell of a request without a turn of the event loop.
+
+    `caller`: the tenant whose key the request has shown, once that is known; the server shares its time among them.
+    """
+
+    caller: str | None
 
     def arrived(self) -> bytes | None:
         """The body, where all of it came with the head; then `receive` has no more of it. None where the client still
@@ -38,6 +43,13 @@ class ServerSide(Protocol):
 
 class ClientGone(Exception):
     """The client closed its connection before it had sent its request."""
+
+
+def name_caller(scope: MutableMapping[str, Any], tenant: str) -> None:
+    """Tell the server whose request it is, where it shares its time among callers."""
+    server: ServerSide | None = scope.get("extensions", _NONE).get(SERVER_SIDE)
+    if server is not None:
+        server.caller = tenant
 
 
 def caller_address(scope: MutableMapping[str, Any]) -> IPv4Address | IPv6Address | None:

@@ -60,7 +60,10 @@ class Authenticator:
         """
         line = client.batch
         if line is None:
-            return await self.authenticate(client.headers, client.address)
+            principal = await self.authenticate(client.headers, client.address)
+            if client.server is not None:
+                client.server.caller = principal.tenant
+            return principal
         with self._refusals:
             return await self._directory.authenticate_stored(line.key_id)
 

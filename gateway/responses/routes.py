@@ -13,7 +13,7 @@ from gateway.apis.responses.request import ENCRYPTED, LOGPROBS
 from gateway.batches.objects import limit_of, listed, newest_first
 from gateway.errors import InvalidRequest, ObjectNotFound
 from gateway.identity.principal import Principal
-from gateway.openai.asgi_client import caller_address, headers_of
+from gateway.openai.asgi_client import caller_address, headers_of, name_caller
 from gateway.request.authentication import Authenticator
 from gateway.responses.responses import Responses
 
@@ -75,6 +75,7 @@ class ResponseRoutes:
         address = caller_address(request.scope)
         principal = await self.authenticator.authenticate(headers_of(request.scope), address)
         request.state.principal = principal
+        name_caller(request.scope, principal.tenant)
         return principal
 
 

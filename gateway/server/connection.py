@@ -12,8 +12,9 @@ RFC 9112 ask of a server and what neither uvicorn nor httptools does:
 * Whatever cannot be parsed is answered with 400 before the connection closes, in its turn, and never inside or after
   the answer to the same message (RFC 9112 §11.2).
 
-What one connection sends is parsed in small pieces, and none while requests of it wait for their answers; `Turns` gives
-what goes on beyond one request, of all connections together, half of the event loop's time at most.
+What one connection sends is parsed in small pieces, and none while requests of it wait for their answers. `Turns`
+bounds what all connections together have the event loop do in one turn, and gives what goes on beyond one request half
+of its time at most.
 
 Time and size are bounded here because the pipeline bounds a body only once the caller is known: no application code
 runs before a head is complete, and after a refusal none reads the rest of the body (CWE-400; RFC 9112 §9.5, RFC 6585
@@ -23,7 +24,7 @@ runs before a head is complete, and after a refusal none reads the rest of the b
 import re
 from asyncio import Event, TimerHandle, Transport, get_running_loop
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -60,6 +61,9 @@ PIECES_S = 0.001
 """For the pieces of one read, before the rest of it waits for a turn."""
 BURST_S, REST_S = 0.002, 0.002
 """For what waits for a turn, and for all else before it goes on: the event loop and the threads that it waits for."""
+AT_ONCE = 8
+"""Inputs that are parsed in one turn of the event loop, each of a request most often, whose first step follows in the
+next one. libuv would read up to 1,024 connections in one turn."""
 WRITE_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client who does not read, before the backend is no longer read."""
 MAX_DISCARDED = 32 << 20
@@ -136,6 +140,7 @@ class ServedExchange(RequestResponseCycle):
     """One request and its answer: as uvicorn's, and `gateway.openai.asgi_client.ServerSide`. Of an answer's head all
     fields are checked together, and the head is written in one pass."""
 
+    caller: str | None = None
     _gone: Callable[[], None] | None = None
 
     def arrived(self) -> bytes | None:
@@ -236,37 +241,96 @@ def _closes(name: bytes, value: bytes) -> bool:
     return name == b"connection" and b"close" in [token.strip() for token in value.lower().split(b",")]
 
 
-class Turns:
-    """Work that connections have the event loop do beyond one request each: in every turn of the loop one piece, of one
-    connection after another, those first whose work just began; BURST_S of it, then nothing for REST_S."""
+class _Waiting:
+    """Work that waits: of one caller after another, of each in its order."""
 
     def __init__(self) -> None:
-        self._begun: deque[Callable[[], None]] = deque()
-        self._going_on: deque[Callable[[], None]] = deque()
-        self._until = 0.0
-        self.busy = False
+        self._of: dict[Hashable, deque[Callable[[], None]]] = {}
 
-    def take(self, work: Callable[[], None], *, goes_on: bool) -> None:
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def add(self, caller: Hashable, work: Callable[[], None]) -> None:
+        self._of.setdefault(caller, deque()).append(work)
+
+    def next(self) -> Callable[[], None]:
+        caller = next(iter(self._of))
+        works = self._of.pop(caller)
+        work = works.popleft()
+        if works:
+            self._of[caller] = works  # behind all others
+        return work
+
+
+class Turns:
+    """Shares the event loop among the connections.
+
+    In a turn of the loop AT_ONCE inputs are parsed as they arrive. Each other one waits: of those AT_ONCE are parsed a
+    turn, for BURST_S at most. What a connection has the loop do beyond one request is done piece by piece: one a turn,
+    for BURST_S, then none for REST_S. Both go from caller to caller, however many connections each has.
+    """
+
+    def __init__(self) -> None:
+        self._begun = _Waiting()
+        self._going_on = _Waiting()
+        self._until = 0.0
+        self._room = 0  # of this turn
+        self._counts = False
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._begun or self._going_on)
+
+    def admits(self) -> bool:
+        """Whether input that has arrived is to be parsed in this turn of the loop."""
+        if self._begun:
+            return False
+        if not self._counts:
+            self._counts, self._room = True, AT_ONCE
+            get_running_loop().call_soon(self._end_turn)
+        self._room -= 1
+        return self._room >= 0
+
+    def _end_turn(self) -> None:
+        self._counts = False
+
+    def take(self, work: Callable[[], None], caller: Hashable, *, goes_on: bool) -> None:
         """Call `work` in its turn. `goes_on`: its connection had a turn for the same reason."""
-        (self._going_on if goes_on else self._begun).append(work)
-        if not self.busy:
-            self.busy = True
-            self._await_turn()
+        waiting, await_turn = (self._going_on, self._await_turn) if goes_on else (self._begun, self._await_next_turn)
+        if not waiting:
+            await_turn()
+        waiting.add(caller, work)
+
+    def _await_next_turn(self) -> None:
+        get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        until = perf_counter() + BURST_S
+        try:
+            for _ in range(AT_ONCE):
+                self._begun.next()()
+                if not self._begun or perf_counter() >= until:
+                    break
+        finally:
+            if self._begun:
+                self._await_next_turn()
 
     def _await_turn(self) -> None:
         now, pause = perf_counter(), 0.0
         if now >= self._until:
             pause = max(0.0, self._until + REST_S - now)
             self._until = now + pause + BURST_S
-        get_running_loop().call_later(pause, self._next)
+        get_running_loop().call_later(pause, self._go_on)
 
-    def _next(self) -> None:
-        try:
-            (self._begun or self._going_on).popleft()()
-        finally:
-            self.busy = bool(self._begun or self._going_on)
-            if self.busy:
-                self._await_turn()
+    def _go_on(self) -> None:
+        work = self._going_on.next()
+        if self._going_on:  # before the work, which may take another turn
+            self._await_turn()
+        work()
+
+
+def _nothing() -> None:
+    """What is called where nobody waits for it any more."""
 
 
 class _Reading(FlowControl):
@@ -285,6 +349,9 @@ class _Reading(FlowControl):
         if self.read_paused:
             self.read_paused = False
             self._resumed()
+
+    def let_go(self) -> None:
+        self._resumed = _nothing
 
     def stop(self) -> None:
         if not self._stopped and not self._transport.is_closing():
@@ -344,6 +411,14 @@ class BoundedConnection(HttpToolsProtocol):
         self._held = b""
         if self.cycle is not None and self.cycle.disconnected:
             self.cycle.leave()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Refer to nothing that refers to this connection: it is freed now, and not by a collection of garbage, which
+        takes the longer the more connections have ended."""
+        self.flow.let_go()
+        self.pipeline.clear()
+        self.cycle = self.parser = None  # type: ignore[assignment]  # nothing arrives any more
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -370,7 +445,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._discard(len(data))
         elif self._held:
             self._hold(b"".join((self._held, data)))
-        elif self.pipeline:
+        elif self.pipeline or not self._turns.admits():
             self._hold(data)
         else:
             self._parse(data, goes_on=False)
@@ -441,7 +516,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._held:
             if not self._awaits_turn and not self.pipeline:
                 self._awaits_turn = True
-                self._turns.take(self._parse_held, goes_on=goes_on)
+                self._turns.take(self._parse_held, self._caller, goes_on=goes_on)
         elif self._discarding is None:
             self.flow.start()
 
@@ -557,7 +632,7 @@ class BoundedConnection(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         if self.pipeline:
-            self._turns.take(self._answer_next, goes_on=True)
+            self._turns.take(self._answer_next, self._caller, goes_on=True)
             return
         if self.flow.read_paused:
             self.flow.resume_reading()
@@ -576,6 +651,13 @@ class BoundedConnection(HttpToolsProtocol):
         self._start_asgi_task(*self.pipeline.pop())
         if self._held:  # its body may be there
             self._read_on()
+
+    @property
+    def _caller(self) -> Hashable:
+        """Who waits for a turn: the tenant of the request before, or the client's address where that has shown no
+        key that works."""
+        known = None if self.cycle is None else self.cycle.caller
+        return known or (self.client and self.client[0])
 
     @property
     def _is_idle(self) -> bool:

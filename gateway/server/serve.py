@@ -47,7 +47,7 @@ class _Server(uvicorn.Server):
         self._proxied: list[ProxiedListener] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if not self._proxies:
+        if not self._proxies and self.config.ssl is None:
             return await super().startup(sockets)
         await self.lifespan.startup()
         self._proxied = [
@@ -84,6 +84,11 @@ class RunningServer:
         self._server = server
         self._listen = listen
         self._loaded = _contents(listen)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return not self._server.server_state.tasks
 
     def hand_over(self) -> None:
         """Another process takes the connections to come, from the same socket; those that are open are asked to leave.

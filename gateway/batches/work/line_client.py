@@ -29,10 +29,11 @@ class Collected:
 class _Here:
     """`gateway.openai.asgi_client.ServerSide`: the whole body came with the request, and its sender does not leave."""
 
-    __slots__ = ("_body",)
+    __slots__ = ("_body", "caller")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self.caller: str | None = None
 
     def arrived(self) -> bytes | None:
         return self._body

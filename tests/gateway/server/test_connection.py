@@ -1,13 +1,16 @@
 """What a client can do to a connection before anybody has read a request on it: little, and not for long."""
 
 import asyncio
+import gc
 import ssl
+import weakref
 from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
 
 from gateway.configuration.settings import Listen
+from gateway.openai.asgi_client import SERVER_SIDE
 from gateway.server import connection
 from gateway.server.serve import serving
 from regions.identity.authority import CertificateAuthority
@@ -604,31 +607,167 @@ class Later:
         self.pauses.append(pause)
         self.works.append(work)
 
+    def call_soon(self, work):
+        self.works.append(work)
 
-def test_work_has_its_turn_first_of_those_who_begin_and_rests_after_a_burst(monkeypatch):
+    def turn(self):
+        works, self.works = self.works, []
+        for each in works:
+            each()
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Turns on a loop of the test, by a clock; what was done, as a list of names."""
     clock = Clock(connection.BURST_S / 4)
     loop, turns, done = Later(clock), connection.Turns(), []
     monkeypatch.setattr(connection, "get_running_loop", lambda: loop)
     monkeypatch.setattr(connection, "perf_counter", clock)
-    for name in "ab":
-        for number in range(8):
-            turns.take(lambda said=f"{name}{number}": done.append(said), goes_on=name == "a")
+
+    def take(said, caller, *, goes_on):
+        turns.take(lambda: done.append(said), caller, goes_on=goes_on)
+
+    return loop, turns, take, done
+
+
+def test_work_that_goes_on_has_one_turn_at_a_time_and_rests_after_a_burst(shared):
+    loop, turns, take, done = shared
+    for number in range(16):
+        take(f"{number}", "a", goes_on=True)
     assert done == [] and turns.busy
     while turns.busy:
         before = len(done)
-        loop.works.pop()()
+        loop.turn()
         assert len(done) == before + 1 and len(loop.works) == turns.busy
-    assert done == [f"{name}{number}" for name in "ba" for number in range(8)]
+    assert done == [f"{number}" for number in range(16)]
     rests = [number for number, pause in enumerate(loop.pauses) if pause]
     assert rests == [5, 10, 15]
     assert min(loop.pauses[number] for number in rests) >= connection.REST_S / 2
 
 
+def test_work_that_begins_does_not_wait_for_work_that_goes_on_and_never_takes_a_turn_for_long(shared):
+    loop, turns, take, done = shared
+    for name in "ab":
+        for number in range(8):
+            take(f"{name}{number}", name, goes_on=name == "a")
+    while any(f"b{number}" not in done for number in range(8)):
+        before = len(done)
+        loop.turn()
+        assert len(done) - before <= 6, "by a clock on which a burst has at most five pieces; and one that goes on"
+    assert len([said for said in done if said.startswith("a")]) <= 3
+    while turns.busy:
+        loop.turn()
+    assert len(done) == len(set(done)) == 16 and loop.works == []
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_turns_go_from_caller_to_caller_however_much_one_of_them_has(shared, goes_on):
+    loop, turns, take, done = shared
+    for number in range(500):
+        take(f"many{number}", "many", goes_on=goes_on)
+    for caller in ("one", "other"):
+        take(caller, caller, goes_on=goes_on)
+    take("one again", "one", goes_on=goes_on)
+    while turns.busy:
+        loop.turn()
+    assert done[:6] == ["many0", "one", "other", "many1", "one again", "many2"]
+    assert done[6:] == [f"many{number}" for number in range(3, 500)]
+
+
+def test_a_turn_of_the_loop_admits_so_many_inputs_and_none_before_those_that_wait(shared):
+    loop, turns, take, _ = shared
+    for _ in range(2):
+        assert [turns.admits() for _ in range(20)] == [True] * connection.AT_ONCE + [False] * (20 - connection.AT_ONCE)
+        loop.turn()
+    take("waits", "a", goes_on=False)
+    assert not turns.admits()
+    loop.turn()
+    assert turns.admits()
+
+
+async def test_of_many_requests_at_once_each_turn_of_the_loop_begins_few(monkeypatch):
+    """400 connections of 40 tenants, each with a request at the same moment, and then with another one."""
+    turn, begun = 0, Counter()
+
+    async def counted(scope, receive, send):
+        begun[turn] += 1
+        scope["extensions"][SERVER_SIDE].caller = scope["path"]
+        await application(scope, receive, send)
+
+    async def turns():
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    async with serving(counted, Listen(port=0), 15) as port:
+        many = [await asyncio.open_connection("127.0.0.1", port) for _ in range(400)]
+        counting = asyncio.create_task(turns())
+        for _ in range(2):
+            for number, (_, writer) in enumerate(many):
+                writer.write(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % (number // 10))
+            for reader, _ in many:
+                assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        counting.cancel()
+        for _, writer in many:
+            writer.close()
+    assert begun.total() == 800 and max(begun.values()) <= 2 * connection.AT_ONCE
+
+
+async def test_a_tenant_waits_for_no_more_than_one_request_of_another_tenant_and_not_for_its_address(monkeypatch):
+    """Here all connections are of one address; the tenant of each is known from the request before."""
+    order = []
+
+    async def named(scope, receive, send):
+        scope["extensions"][SERVER_SIDE].caller = scope["path"]
+        order.append(scope["path"])
+        await application(scope, receive, send)
+
+    async with serving(named, Listen(port=0), 15) as port:
+        many = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+        names = [b"/many"] * 199 + [b"/one"]
+        for _ in range(2):
+            order.clear()
+            for name, (_, writer) in zip(names, many, strict=True):
+                writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % name)
+            for reader, _ in many:
+                await reader.readuntil(b"ok")
+        for _, writer in many:
+            writer.close()
+    assert len(order) == 200 and order.index("/one") < 199
+
+
 async def test_work_that_fails_keeps_no_other_from_its_turn():
     turns, done, failed = connection.Turns(), [], []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["exception"]))
-    turns.take(lambda: 1 // 0, goes_on=False)
-    turns.take(lambda: done.append(1), goes_on=False)
-    while turns.busy:
-        await asyncio.sleep(0.001)
-    assert done == [1] and isinstance(failed[0], ZeroDivisionError)
+    for goes_on in (False, True):
+        turns.take(lambda: 1 // 0, "a", goes_on=goes_on)
+        turns.take(lambda: done.append(1), "a", goes_on=goes_on)
+        while turns.busy:
+            await asyncio.sleep(0.001)
+    assert done == [1, 1] and [type(error) for error in failed] == [ZeroDivisionError] * 2
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n", ASK + b"content-length: 9\r\n\r\na"])
+async def test_a_connection_that_has_ended_leaves_no_garbage_to_collect(monkeypatch, sent):
+    made = []
+    begin = connection.BoundedConnection.connection_made
+
+    def noted(self, transport):
+        made.append(weakref.ref(self))
+        begin(self, transport)
+
+    monkeypatch.setattr(connection.BoundedConnection, "connection_made", noted)
+    async with serving(application, Listen(port=0), 15) as port:
+        gc.collect()
+        gc.disable()
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            await asyncio.sleep(0.05)
+            writer.close()
+            async with asyncio.timeout(20):
+                while not made or made[0]() is not None:
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()

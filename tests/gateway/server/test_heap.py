@@ -1,7 +1,11 @@
 import asyncio
 import contextlib
+import gc
+import weakref
 
-from gateway.server.heap import keep_trimmed, malloc_trim
+import pytest
+
+from gateway.server.heap import ENOUGH, WARMING, keep_collected, keep_trimmed, malloc_trim
 
 
 def rss_kb():
@@ -29,3 +33,115 @@ async def test_without_the_function_nothing_is_done():
     await asyncio.sleep(0.01)
     assert not trimming.done()
     trimming.cancel()
+
+
+class Ring:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def old_garbage():
+    """A reference to garbage that a full collection finds and no other one, in a process due for one."""
+    ring = Ring()
+    for _ in range(ENOUGH + 1):
+        gc.collect(1)
+    return weakref.ref(ring)
+
+
+@pytest.fixture(autouse=True)
+def thresholds():
+    before = gc.get_threshold()
+    yield
+    assert gc.get_threshold() == before, "they are given back with the task"
+    gc.unfreeze()
+
+
+@contextlib.asynccontextmanager
+async def collecting(is_idle, **times):
+    times = {"every_s": 0, "at_latest_s": 1000, "look_s": 0.001} | times
+    task = asyncio.create_task(keep_collected(is_idle, **times))
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def collected(garbage, seconds):
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while garbage() is not None:
+                await asyncio.sleep(0.001)
+    return garbage() is None
+
+
+async def test_old_garbage_is_collected_while_requests_pause_and_not_in_mid_answer():
+    idle = False
+    async with collecting(lambda: idle):
+        garbage = old_garbage()
+        assert not await collected(garbage, 0.1)
+        idle = True
+        assert await collected(garbage, 30)
+
+
+async def test_old_garbage_is_collected_in_the_end_where_requests_never_pause():
+    async with collecting(lambda: False, at_latest_s=0.01):
+        assert await collected(old_garbage(), 30)
+
+
+async def test_no_full_collection_follows_the_last_one_at_once():
+    async with collecting(lambda: True, every_s=1000):
+        assert await collected(old_garbage(), 30), "the first"
+        assert not await collected(old_garbage(), 0.1)
+
+
+async def test_nothing_is_collected_where_little_was_made_since_the_last_time():
+    async with collecting(lambda: True):
+        assert await collected(old_garbage(), 30), "the first"
+        ring = Ring()
+        garbage = weakref.ref(ring)
+        gc.collect()
+        del ring
+        assert not await collected(garbage, 0.05)
+        for _ in range(ENOUGH + 1):
+            gc.collect(1)
+        assert await collected(garbage, 30)
+
+
+async def test_what_the_first_idle_collections_leave_is_not_looked_through_again_and_what_follows_is():
+    async with collecting(lambda: True):
+        frozen = [gc.get_freeze_count()]
+        for _ in range(WARMING + 2):
+            assert await collected(old_garbage(), 30)
+            await asyncio.sleep(0.01)
+            frozen.append(gc.get_freeze_count())
+    assert frozen[1] > frozen[0]
+    assert frozen[-1] <= frozen[-2] <= frozen[WARMING]
+
+
+async def test_nothing_that_requests_in_flight_use_is_kept_from_collections():
+    async with collecting(lambda: False, at_latest_s=0.01):
+        before = gc.get_freeze_count()
+        assert await collected(old_garbage(), 30)
+        assert gc.get_freeze_count() <= before
+
+
+async def test_python_itself_begins_no_full_collection_meanwhile():
+    generations = []
+
+    def seen(phase, info):
+        generations.append(info["generation"])
+
+    gc.callbacks.append(seen)
+    try:
+        async with collecting(lambda: False):
+            generations.clear()
+            kept = [[] for _ in range(400_000)]
+            assert 1 in generations and 2 not in generations
+            assert len(kept) == 400_000
+    finally:
+        gc.callbacks.remove(seen)

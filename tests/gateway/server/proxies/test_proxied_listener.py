@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
 
 import pytest
 
 from gateway.configuration.settings import Listen
+from gateway.server.connection import AT_ONCE
 from gateway.server.proxies import proxied_listener
 from gateway.server.serve import serving
 from regions.identity.authority import CertificateAuthority
@@ -147,3 +149,68 @@ async def test_a_kept_connection_is_of_one_client_through_all_its_calls():
         writer.write(LINE + GET)
         assert (await reader.read()).startswith(b"HTTP/1.1 400"), "a second header is no request"
         writer.close()
+
+
+def client_hello():
+    reads, writes = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(reads, writes, server_hostname="x").do_handshake()
+    return writes.read()
+
+
+async def test_of_many_handshakes_at_once_each_turn_of_the_loop_begins_few_and_no_address_waits_for_another(
+    tls, monkeypatch
+):
+    settings, trusting = tls
+    loop, begun, turn = asyncio.get_running_loop(), [], 0
+    take_over = loop.connect_accepted_socket
+
+    async def counted(make, connection, **options):
+        begun.append((turn, connection.getpeername()[0]))
+        return await take_over(make, connection, **options)
+
+    async def turns():
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    monkeypatch.setattr(loop, "connect_accepted_socket", counted)
+    async with serving(who, Listen(port=0, **settings)) as port:
+        addresses = [PROXY] * 150 + [ELSEWHERE]
+        many = [await asyncio.open_connection("127.0.0.1", port, local_addr=(each, 0)) for each in addresses]
+        while len(asyncio.all_tasks()) < len(many):
+            await asyncio.sleep(0)
+        assert begun == [], "none has begun its handshake"
+        counting = asyncio.create_task(turns())
+        for _, writer in many:
+            writer.write(client_hello())
+        while len(begun) < len(many):
+            await asyncio.sleep(0.001)
+        counting.cancel()
+        for _, writer in many:
+            writer.transport.abort()
+        assert await said(port, b"", GET, tls=trusting) == b"200 OK " + PROXY.encode(), "others are served on"
+    per_turn = Counter(turn for turn, _ in begun)
+    assert len(begun) == 152 and max(per_turn.values()) <= AT_ONCE
+    assert [address for _, address in begun].index(ELSEWHERE) < 150
+
+
+async def test_a_connection_that_begins_no_handshake_is_closed_and_keeps_nobody_from_theirs(tls, monkeypatch):
+    settings, trusting = tls
+    monkeypatch.setattr(proxied_listener, "HANDSHAKE_S", 0.3)
+    async with serving(who, Listen(port=0, **settings)) as port:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        monkeypatch.undo()
+        assert await said(port, b"", GET, tls=trusting) == b"200 OK " + PROXY.encode()
+        async with asyncio.timeout(20):
+            assert {await reader.read() for reader, _ in silent} == {b""}
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_what_is_no_handshake_is_refused_and_the_next_one_is_served(tls):
+    settings, trusting = tls
+    async with serving(who, Listen(port=0, **settings)) as port:
+        assert await said(port, GET) == b""
+        assert await said(port, b"", GET, tls=trusting) == b"200 OK " + PROXY.encode()
