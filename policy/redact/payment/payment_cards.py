@@ -96,9 +96,7 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
             continue
-        if first and len(digits) < _SURE and _size(groups[first - 1]) == _size(groups[first]):
-            continue  # the rest of a longer number that fails the check
-        if groups[first][1] - begin == _THOUSANDS and (first or index + 1 < len(groups)):
+        if _is_a_part(groups, first, index, len(digits)):
             continue
         if not _may_be_card(reading, groups[first : index + 1], digits):
             continue
@@ -111,6 +109,13 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
         if len(digits) <= _LONGEST_ID and _is_named_id(reading, begin, digits):
             return None
     return last
+
+
+def _is_a_part(groups: list[tuple[int, int]], first: int, last: int, digits: int) -> bool:
+    """Return whether groups are the rest of a longer number that fails the check, or thousands beside others."""
+    if first and digits < _SURE and _size(groups[first - 1]) == _size(groups[first]):
+        return True
+    return _size(groups[first]) == _THOUSANDS and (first > 0 or last + 1 < len(groups))
 
 
 def _size(group: tuple[int, int]) -> int:
