@@ -7,6 +7,7 @@ SAME_CONCEPT = {
     "app": "the application object of its folder: routes, or commands",
     "calls": "recorded model calls: read from the log, served by the admin API, shown in the console",
     "cards": "kinds of GPU",
+    "changes": "what changed: on record by whom, in a store since an epoch, in a folder against an installation",
     "challenge": "the check of which model gave an answer: started by a command, computed by a backend",
     "chat_answer": "a chat answer in OpenAI's format: written by a backend, read for another API",
     "cli": "commands: a folder where there are several modules of them",

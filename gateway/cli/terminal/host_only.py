@@ -31,6 +31,7 @@ HOST_ONLY: Final[Mapping[str, str]] = {
     "backend scrub": "asks backends with the certificates of the host",
     "backend replay": "asks backends with the certificates of the host, and opens private values with its keys",
     "mark delete": KEYS,
+    "mark measure": "opens the private values of a tenant with the keys of the host",
     "region create": "writes the catalogue file of a host, which its gateways read",
     "audit ai-act": LOG,
     "audit retention": "deletes by the periods of a gateway's host, whose gateway does it every night",

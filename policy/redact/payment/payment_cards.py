@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from policy.redact.context.figures import is_hex_dump, stands_among_figures
 from policy.redact.context.harmless import called_otherwise
@@ -96,7 +97,7 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
             continue
-        if _is_a_part(groups, first, index, len(digits)):
+        if _is_a_part(groups, first, index, len(digits)) or _is_of_a_row(reading, groups, first, index):
             continue
         if not _may_be_card(reading, groups[first : index + 1], digits):
             continue
@@ -127,8 +128,6 @@ def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -
     begin = groups[0][0]
     if not _is_grouped([end - at for at, end in groups]):
         return False
-    if _ascends([int(reading[at:end]) for at, end in groups]):
-        return False
     if len(groups) > 1 and is_hex_dump(reading, begin, groups[-1][1]):
         return False
     if len(groups) == 2 and begin and reading[begin - 1] == ":":  # a range of positions: `chr17:24024060-23655714`
@@ -138,9 +137,12 @@ def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -
     return len(groups) > 1 or not _is_a_word_of_64_bits(reading, begin, digits)
 
 
-def _ascends(groups: list[int]) -> bool:
-    """Return whether four groups rise by little, as the numbers of a table do: `2244 2250 2256 2263`."""
-    return len(groups) == _QUARTERS and sorted(groups) == groups and groups[-1] - groups[0] < _SMALL_RISE
+def _is_of_a_row(reading: Reading, groups: list[tuple[int, int]], first: int, last: int) -> bool:
+    """Return whether four groups of more rise by little, as a table's numbers do: `2238 2244 2250 2256 2263 2268`."""
+    if last - first + 1 != _QUARTERS or len(groups) == _QUARTERS:
+        return False
+    values = [int(reading[at:end]) for at, end in groups[first : last + 1]]
+    return all(low < high for low, high in pairwise(values)) and values[-1] - values[0] < _SMALL_RISE
 
 
 def _is_grouped(sizes: list[int]) -> bool:

@@ -122,7 +122,7 @@ async def test_without_a_side_store_an_event_with_values_is_refused_and_the_log_
 
 async def test_a_caller_cannot_bring_a_commitment_of_its_own(home: Home) -> None:
     async with await home.open() as log:
-        with pytest.raises(EventRejected, match="which the log makes; leave them out"):
+        with pytest.raises(EventRejected, match="which only the log makes; leave them out"):
             await log.append(accepted("a", commits={"input": "a" * 64}))
 
 

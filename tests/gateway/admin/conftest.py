@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 from audit.events.private_value import Private
 from audit.incidents.incident import open_incident
 from audit.incidents.subject_requests import receive
+from audit.log.changes import change_types
 from audit.pack.shelf import PackShelf
 from audit.private.audit_context import AuditContext
 from audit.private.erasure import place_hold
@@ -78,12 +79,14 @@ def recorded(record, shelf):
         while shelf.pack("acme", pack.id).state == "making":
             await asyncio.sleep(0.02)
         hold = await place_hold(record, "acme")
+        with record.reading() as reader:
+            change_number, _ = list(change_types(reader, "acme", 0, reader.sizes()["acme"]))[-1]
         matter = await receive(record, "acme", right="access", subject=SUBJECT)
         return {
             "incident": incident,
             "hold": hold,
             "record_number": 0,
-            "change_number": 1,
+            "change_number": change_number,
             "pack": pack.id,
             "matter": matter,
         }

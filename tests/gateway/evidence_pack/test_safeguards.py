@@ -97,7 +97,7 @@ def test_a_network_policy_is_stated_of_pods_alone() -> None:
     local = of_backend(backend(url="https://127.0.0.1:8443"), {"acme-1": "chat"})
     by_hand = of_backend(backend(url="https://acme-1.domicile.svc:8443"))
     assert "NetworkPolicy" in said(pod, in_place=True) and "deployment chat" in pod[-1].because
-    assert "without a network policy" in said(local, in_place=False)
+    assert "without a separate network policy" in said(local, in_place=False)
     assert "NetworkPolicy" not in said(local, in_place=True) + said(by_hand, in_place=True)
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from regions.evidence import tdx
 from regions.evidence.attestation import Evidence, Reference
-from regions.evidence.certificates import fingerprint, read_pem
+from regions.evidence.certificate_chains import fingerprint, read_pem
 from regions.evidence.errors import EvidenceRefused
 from regions.evidence.roots import ROOTS, verified
 from tests.regions.evidence.hardware import evidence

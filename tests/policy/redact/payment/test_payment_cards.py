@@ -1,7 +1,7 @@
 import pytest
 
 from policy.redact.evaluate import find_labelled
-from policy.redact.payment.payment_cards import find_cards
+from policy.redact.payment.payment_cards import find_cards, passes_luhn
 
 
 def cards(text: str) -> list[str]:
@@ -13,6 +13,19 @@ def cards(text: str) -> list[str]:
 )
 def test_a_card_of_maestro_or_in_groups_with_dots_is_found(card):
     assert cards(f"My card {card} was charged twice.") == [card]
+
+
+@pytest.mark.parametrize("sign", [" ", "-"])
+@pytest.mark.parametrize("groups", ["4242 4242 4242 4242", "4100 4101 4102 4119", "4321 4333 4440 4451"])
+def test_a_card_whose_groups_are_alike_or_rise_is_found(groups, sign):
+    card = groups.replace(" ", sign)
+    assert passes_luhn(groups.replace(" ", ""))
+    for text in (f"paid with {card} today", card, f"IDs: 12, {card}"):
+        assert cards(text) == [card]
+
+
+def test_a_row_of_a_table_whose_numbers_rise_is_no_card():
+    assert cards(" 2238 2244 2250 2256 2263 2268 2274 2280\n") == []
 
 
 @pytest.mark.parametrize(
