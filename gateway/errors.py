@@ -24,6 +24,7 @@
     ├── BackendFailed             502  the backend broke its contract or answered 5xx
     ├── BackendUnavailable        503  no backend could be reached
     │   └── BackendCannotStart    503  of a deployment whose starts keep failing; says why
+    ├── AnswerMemoryFull          503  the large answers of all backends together fill what they may hold
     ├── AuditUnavailable          503  nothing may be processed that cannot be recorded
     ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
     ├── IdentityUnavailable       503  the identity provider that signed the caller's token does not answer
@@ -329,6 +330,14 @@ class BackendCannotStart(BackendUnavailable):
     def headers(self) -> list[tuple[bytes, bytes]]:
         """A header stops OpenAI's SDKs from retrying."""
         return [(b"x-should-retry", b"false")]
+
+
+class AnswerMemoryFull(GatewayError):
+    """Large answers hold all of what the gateway has for them. The backend that sent this one is not at fault."""
+
+    fix = "ask for shorter answers or fewer large ones at once, or try again later"
+    status = 503
+    code = "answer_memory_full"
 
 
 class AuditUnavailable(GatewayError):

@@ -59,6 +59,11 @@ class EventSplitter:
         return self._begun and not self._pending and not self._after_cr
 
     @property
+    def held(self) -> int:
+        """Bytes of the incomplete event."""
+        return len(self._pending)
+
+    @property
     def empty(self) -> bool:
         """False while an event is incomplete: a stream that ends here was cut."""
         return not self._pending.strip() and not self._mark

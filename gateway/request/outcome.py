@@ -70,6 +70,7 @@ class CallOutcome:
                 await self._refuse(exchange, InternalError("The gateway failed; the call was not completed"))
             finally:
                 client.stop_watching()
+                exchange.received.give_back()
                 self._telemetry.finished(exchange, client.status)
                 if self._access is not None:
                     self._access(exchange)

@@ -21,6 +21,7 @@ from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import is_loopback
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.openai.refusal import refusal
+from gateway.upstream.answer_memory import AnswerShare
 from gateway.upstream.http1 import (
     ConnectError,
     Connection,
@@ -95,14 +96,16 @@ class BackendAnswer:
         said = self._response.header(PREFILL_HEADER)
         return said if said in ("elsewhere", "here") else None  # type: ignore[return-value]
 
-    async def body(self, max_bytes: int) -> bytes:
-        """Return the whole body. Raises BackendFailed if it is truncated or larger than `max_bytes`, and BackendTimeout
-        if the backend stops sending."""
+    async def body(self, max_bytes: int, share: AnswerShare | None = None) -> bytes:
+        """Return the whole body. Raises BackendFailed if it is truncated or larger than `max_bytes`, BackendTimeout if
+        the backend stops sending, and AnswerMemoryFull if `share`, which counts it, gets no more memory."""
         pieces, size = [], 0
         async for piece in self.pieces():
             size += len(piece)
             if size > max_bytes:
                 raise BackendFailed("The backend sent more than one answer may hold")
+            if share is not None:
+                share.holds(size)
             pieces.append(piece)
         return b"".join(pieces)
 

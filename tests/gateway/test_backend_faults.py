@@ -5,6 +5,8 @@ import json
 import pytest
 from aiohttp import web
 
+from gateway.request.answer import delivery
+from gateway.upstream.answer_memory import AnswerMemory
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
 
@@ -315,3 +317,28 @@ async def test_what_stands_in_a_member_that_comes_twice_does_not_pass_the_filter
         assert answer.status == 200, answer.body
         assert MAIL.encode() not in answer.body
         assert "fine" in answer.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_large_answer_that_finds_no_memory_is_a_503_that_says_what_to_do_and_not_its_backends_fault(
+    tmp_path, monkeypatch, stream
+):
+    memories = []
+
+    def small():
+        memories.append(AnswerMemory(2 << 20, 2 << 20))
+        return memories[-1]
+
+    monkeypatch.setattr(delivery, "AnswerMemory", small)
+    large, usual = "x" * (3 << 20), {"role": "assistant", "content": "hi"}
+    done = b"data: [DONE]\n\n"
+    backend = Raw(event({"content": large}, "stop") + done if stream else body({**usual, "content": large}))
+    async with lab(tmp_path, set_up=tenant(OPEN_POLICY), backends={ONE: backend}) as made:
+        for _ in range(4):
+            answer = await made.post(chat("hi", stream=stream))
+            assert (answer.status, answer.error["code"]) == (503, "answer_memory_full")
+            assert "; ask for shorter answers" in answer.error["message"] and answer.headers["retry-after"] == "5"
+        assert is_available(made)
+        backend.raw = event({"content": "hi"}, "stop") + done if stream else body(usual)
+        assert (await made.post(chat("hi", stream=stream))).status == 200
+    assert [memory.held for memory in memories] == [0] * len(memories) != []

@@ -64,6 +64,7 @@ class Attempt:
         """Raise the error for the client if no other backend may be called."""
         exchange, attempts = self._exchange, self._exchange.attempts
         received = exchange.received
+        received.give_back()
         received.called = None  # the caller is not charged for a backend that failed
         if isinstance(error, BackendRefused):
             prompt = self._routed.redacted.prompt

@@ -40,6 +40,7 @@ from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.routes import Routes
 from gateway.request.stages import Accepted, Answered, LastBytes, Routed
 from gateway.request.telemetry import Telemetry
+from gateway.upstream.answer_memory import AnswerMemory, AnswerShare
 from gateway.upstream.client import BackendAnswer
 from regions.fleet.fleet import Call
 
@@ -68,6 +69,7 @@ class Delivery:
     ) -> None:
         """`folder`: where large answers wait, encrypted, for clients that read slowly."""
         self.manifests = AnswerManifests() if manifests is None else manifests
+        self.memory = AnswerMemory()
         self._bounds = bounds
         self._folder = folder
         self._inspection = inspection
@@ -95,9 +97,10 @@ class Delivery:
         """Filter the answer, and send what may be sent before the outcome is recorded.
 
         Updates `received`, and notifies `call` when the backend has started a successful answer. Raises RedactionError
-        if the answer may not be sent, BackendFailed or BackendTimeout if it is invalid or late, and PolicyDenied if a
-        person stopped the call.
+        if the answer may not be sent, BackendFailed or BackendTimeout if it is invalid or late, AnswerMemoryFull if it
+        is large and finds no memory, and PolicyDenied if a person stopped the call.
         """
+        received.share = AnswerShare(self.memory, accepted.request.principal.tenant)
         if accepted.request.call.stream:
             return self._stream(accepted, answer, received, call, silence)
         return self._whole(accepted, answer, received, call)
@@ -139,7 +142,7 @@ class Delivery:
         await client.end()
 
     async def _whole(self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call) -> Answered:
-        raw = await answer.body(MAX_ANSWER_BYTES)
+        raw = await answer.body(MAX_ANSWER_BYTES, received.share)
         request, redacted = accepted.request, accepted.routed.redacted
         prompt = redacted.prompt
         self._enforcement.check_running(request)

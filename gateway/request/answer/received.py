@@ -14,6 +14,7 @@ from gateway.errors import BackendFailed
 from gateway.openai.answer import count_tool_calls
 from gateway.openai.checked_call import Call
 from gateway.openai.usage import MAX_TOKENS
+from gateway.upstream.answer_memory import AnswerShare
 
 CHARACTERS_PER_TOKEN = 3
 """Characters per token, low enough for the languages of the EU. Used if the real count is not known."""
@@ -43,7 +44,8 @@ class ReceivedAnswer:
     `events`: what writes a stream in the events of another API. `said`: the text for the client, where it is to be
     fingerprinted; `prints`: its fingerprints. `manifest`: what came of its manifest. `weights`: SHA-256 of those that
     the backend has shown; `weights_differ`: the answer came from others. `prefill`: where the prompt was computed, if
-    another backend was named for it. `activations`: by choice, the commitment to its model's.
+    another backend was named for it. `activations`: by choice, the commitment to its model's. `share`: of the memory
+    for large answers.
     """
 
     called: float | None = None
@@ -66,6 +68,12 @@ class ReceivedAnswer:
     weights_differ: bool = False
     prefill: Literal["elsewhere", "here"] | None = None
     activations: dict[int, str] = field(default_factory=dict)
+    share: AnswerShare | None = None
+
+    def give_back(self) -> None:
+        """Free the memory that the answer held. Later calls change nothing."""
+        if self.share is not None:
+            self.share.give_back()
 
     def came_from(self, fingerprint: str | None) -> None:
         """Note what the answer says that it came from. Raises BackendFailed where that is not what the backend has

@@ -106,6 +106,8 @@ class StreamRelay:
                 yield b"".join(frames)
             if failure is not None:
                 raise failure
+            if self._received.share is not None:  # an event counts until the client has taken it
+                self._received.share.holds(self._splitter.held)
             if self._done:
                 return
         if rest := await self._last_without_done():
