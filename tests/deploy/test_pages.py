@@ -56,7 +56,7 @@ def has_checkpoint(log):
 
 
 async def test_a_dpo_answers_a_person_and_a_breach_by_the_page(tmp_path):
-    received, access, restrict, erase, dry_run, hold, breach, export, detect, find = blocks("for-the-dpo.md")
+    received, access, restrict, erase, dry_run, hold, breach, export, detect, measure, find = blocks("for-the-dpo.md")
     async with lab(tmp_path, set_up=set_up) as made:
         for person in ("alice@example.com", "bob@example.com"):
             assert (await call_about(made, person)).status == 200
@@ -83,6 +83,8 @@ async def test_a_dpo_answers_a_person_and_a_breach_by_the_page(tmp_path):
             f"{detect.strip().replace('--project support', '--project main')} || test $? = 2", made, tmp_path
         )
         assert "Nothing could be tested" in tested
+        measured = measure.strip().replace("models/writer", str(find_demo_model()))
+        assert "Too few texts" in await paste(f"{measured} || test $? = 2", made, tmp_path)
         found = await paste(f"{find.strip()} || test $? = 1", made, tmp_path)
         assert "No answer on record has a passage of this text" in found
         kinds = {event["type"] for event in made.events("acme")}

@@ -112,14 +112,17 @@ async def one_choice_ends_early(made, long):
     """Each of four choices says what came of its mark; header and record say what is not as demanded."""
     four = {**long, "n": 4, "seed": 11, "max_tokens": 90}
     texts = [choice["text"] for choice in (await made.post(four, PATH)).json["choices"]]
-    stop = next(
+    stops = [
         " ".join(("", *words))
         for choice in range(4)
         for words in zip(texts[choice].split()[8:20], texts[choice].split()[9:20], strict=False)
         if sum(" ".join(("", *words)) in text for text in texts) == 1
-    )
-    ended = await made.post({**four, "stop": [stop]}, PATH)
-    said = [choice["watermark"] for choice in ended.json["choices"]]
+    ]
+    for stop in stops:  # which of them ends a choice is not sure: prompts that are cached may be rounded otherwise
+        ended = await made.post({**four, "stop": [stop]}, PATH)
+        said = [choice["watermark"] for choice in ended.json["choices"]]
+        if "short" in said:
+            break
     assert sorted(said) == ["marked", "marked", "marked", "short"], ended.body
     assert ended.headers["x-domicile-watermark"] == "short"
     (done,) = [event for event in record_of(made, ended) if event["type"] == "inference.completed"]

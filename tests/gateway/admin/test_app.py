@@ -24,7 +24,7 @@ OPEN = {"login", "callback", "show_device_login", "device_login"}
 UNASKED = {"bootstrap", "me", "logout", "list_sessions", "end_session", "list_regions", "show_region"} | OPEN
 ENDS_ONCE = {"end_hold", "close_incident", "notify_incident", "extend_request", "close_request"}
 """Routes that have no state to be asked of: the second caller who may is told that it is over."""
-OF_THE_INSTALLATION = {"/changes/{change_number}", "/changes/{change_number}/proof"}
+OF_THE_INSTALLATION = {"/operator/changes/{change_number}", "/operator/changes/{change_number}/proof"}
 """Routes of the installation's own record, which is empty here."""
 """Routes that ask for no permission: the first takes the bootstrap token, the next any valid one; the catalogue holds
 nothing of any tenant."""
