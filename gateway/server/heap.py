@@ -21,7 +21,8 @@ COLLECT_EVERY_S, COLLECT_AT_LATEST_S = 10.0, 60.0
 LOOK_S = 1.0
 ENOUGH = 10
 """Collections of younger objects before a full one is worth its time; the same as Python's own."""
-WARMING = 3
+WHOLE_EVERY_S, WHOLE_AT_LATEST_S = 600.0, 3600.0
+"""Between two collections that look through what earlier ones left, too: while requests pause, and if they never do."""
 NEVER = 2**31 - 1
 
 
@@ -46,25 +47,35 @@ async def keep_collected(
     is_idle: Callable[[], bool],
     every_s: float = COLLECT_EVERY_S,
     at_latest_s: float = COLLECT_AT_LATEST_S,
+    whole_s: float = WHOLE_EVERY_S,
+    whole_at_latest_s: float = WHOLE_AT_LATEST_S,
     look_s: float = LOOK_S,
 ) -> NoReturn:
     """Until cancelled, run the full collections of garbage that Python would run by itself: while `is_idle`, or after
-    `at_latest_s`. What the first WARMING idle ones leave, modules that first requests imported, is not looked through
-    again; the first comes at once."""
+    `at_latest_s`. The first comes in the first pause.
+
+    What a collection leaves while no request is answered lives long (modules, policies, open connections): it is not
+    looked through again before a whole collection, so that the others take a few milliseconds however much a gateway
+    holds. What becomes garbage of it by a cycle waits for that one.
+    """
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
-    warmed = 0
+    warm = False
     try:
-        last = monotonic()
+        last = whole = monotonic()
         while True:
             await asyncio.sleep(look_s)
-            waited, idle = monotonic() - last, is_idle()
-            pause = every_s if idle else at_latest_s
-            if (gc.get_count()[2] > ENOUGH and waited >= pause) or (idle and not warmed):
-                gc.collect()
-                last = monotonic()
-                if idle and warmed < WARMING:
-                    gc.freeze()
-                    warmed += 1
+            now, idle = monotonic(), is_idle()
+            due = now - last >= (every_s if idle else at_latest_s)
+            if not (gc.get_count()[2] > ENOUGH and due) and not (idle and not warm):
+                continue
+            if now - whole >= (whole_s if idle else whole_at_latest_s):
+                gc.unfreeze()
+                whole = now
+            gc.collect()
+            if idle:
+                gc.freeze()
+                warm = True
+            last = monotonic()
     finally:
         gc.set_threshold(young, middle, old)

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from gateway.server.heap import ENOUGH, WARMING, keep_collected, keep_trimmed, malloc_trim
+from gateway.server.heap import ENOUGH, keep_collected, keep_trimmed, malloc_trim
 
 
 def rss_kb():
@@ -112,15 +112,30 @@ async def test_nothing_is_collected_where_little_was_made_since_the_last_time():
         assert await collected(garbage, 30)
 
 
-async def test_what_the_first_idle_collections_leave_is_not_looked_through_again_and_what_follows_is():
+async def test_what_idle_collections_leave_is_not_looked_through_again():
     async with collecting(lambda: True):
-        frozen = [gc.get_freeze_count()]
-        for _ in range(WARMING + 2):
-            assert await collected(old_garbage(), 30)
-            await asyncio.sleep(0.01)
-            frozen.append(gc.get_freeze_count())
-    assert frozen[1] > frozen[0]
-    assert frozen[-1] <= frozen[-2] <= frozen[WARMING]
+        assert await collected(old_garbage(), 30), "the first"
+        kept = Ring()
+        assert await collected(old_garbage(), 30), "the next, which leaves it"
+        await asyncio.sleep(0.01)
+        garbage = weakref.ref(kept)
+        del kept
+        assert await collected(old_garbage(), 30)
+        assert garbage() is not None
+
+
+@pytest.mark.parametrize(("idle", "which"), [(True, "whole_s"), (False, "whole_at_latest_s")])
+async def test_garbage_of_what_was_left_is_collected_by_the_next_whole_collection(idle, which):
+    pausing = True
+    async with collecting(lambda: pausing, at_latest_s=0.001, **{which: 0.2}):
+        kept = Ring()
+        assert await collected(old_garbage(), 30), "the first, which leaves it"
+        await asyncio.sleep(0.01)
+        garbage, pausing = weakref.ref(kept), idle
+        del kept
+        async with asyncio.timeout(30):
+            while garbage() is not None:
+                assert await collected(old_garbage(), 30)
 
 
 async def test_nothing_that_requests_in_flight_use_is_kept_from_collections():
