@@ -45,11 +45,6 @@ WORDS = {
     "too_short": "The text is too short to say: some 100 words are needed, of an edited text twice as many.",
     "untested": "Nothing could be tested: no backend of a marked model is up; start one, or name its --weights.",
 }
-BEFORE_DECIDING = (
-    "That rate is of prose. Before you decide anything by it, measure it over this tenant's own texts:"
-    " domicile mark measure {tenant} --weights FOLDER"
-)
-
 
 COLUMNS = ("period", "models", "fingerprints")
 
@@ -124,8 +119,8 @@ def detect(
         print_json(asdict(found))
     else:
         typer.echo(WORDS[found.verdict].format(period=found.period, p_below=found.p_below))
-        if found.verdict == "marked":
-            typer.echo(BEFORE_DECIDING.format(tenant=tenant))
+        if found.warning is not None:
+            typer.echo(found.warning)
         if found.untested_models:
             typer.echo(f"Not tested, since no backend of theirs is up: {', '.join(found.untested_models)}.")
     if found.verdict != "marked":
