@@ -182,7 +182,7 @@ def create_region(
 ) -> None:
     """Create a region, a place where backends run, in the installation's own catalogue, and who controls it.
 
-    With gateways on several hosts, copy the file to each. A running gateway reads it when it starts.
+    With gateways on several hosts, copy the file to each. A running gateway takes it over within seconds.
 
     Example: domicile region create eu-office --country DE --operator acme-it --entity 'Acme GmbH' --source 'HRB 1 Bonn'
     """
@@ -217,7 +217,7 @@ def create_region(
         typer.echo(json.dumps({"catalogue": version, "file": str(file), "region": region}, ensure_ascii=False))
     else:
         typer.echo(
-            f"{file} has region {region}; its version is {version}. A gateway that runs reads it when it restarts."
+            f"{file} has region {region}; its version is {version}. A gateway that runs takes it over within seconds."
         )
 
 

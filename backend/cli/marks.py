@@ -6,16 +6,11 @@ from pathlib import Path
 from backend.errors import BackendError as BackendError
 
 
-def tested_by(weights: Path, body: bytes) -> bytes:
-    """What POST /marks of a backend with these weights answers to `body`. Loads the tokenizer alone.
-
-    Raises ModelError where there is none, InvalidRequest.
-    """
-    return tester(weights)(body)
-
-
 def tester(weights: Path) -> Callable[[bytes], bytes]:
-    """Return `tested_by` for many texts. Raises ModelError where there is no tokenizer."""
+    """Return what POST /marks of a backend with these weights answers to a body. Loads the tokenizer alone.
+
+    Raises ModelError where there is none; the test raises InvalidRequest.
+    """
     from backend.answer.mark_report import tested
     from backend.models.checkpoints.checkpoint import Checkpoint, resolve
     from backend.wire import MarksRequest

@@ -38,6 +38,11 @@ class BackendRegistry:
     def catalogue_version(self) -> str:
         return self._catalogue.version
 
+    def use(self, catalogue: Catalogue) -> None:
+        """Describe all backends by `catalogue` from now on."""
+        self._catalogue = catalogue
+        self._midnight = -inf
+
     def replace(
         self,
         records: Iterable[BackendRecord],

@@ -337,8 +337,12 @@ class Installation:
     def backend_keys(self) -> Path:
         return self.data / "secrets" / "backends"
 
+    @property
+    def own_catalogue(self) -> Path:
+        return self.data / "catalogue.yaml"
+
     def catalogue(self) -> Catalogue:
-        own = self.data / "catalogue.yaml"
+        own = self.own_catalogue
         return Catalogue.load(own if own.exists() else None)
 
     def policies(self) -> PolicyCompiler:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from audit.events.privacy import MarkTested
-from gateway.marks.detection import Ask, Detected, detected
+from gateway.marks.detection import BEFORE_DECIDING, Ask, Detected, detected
 from gateway.store.marks import MarkKeys
 from gateway.store.text_tests import TextTests
 from regions.fleet.fleet import Backend
@@ -36,6 +37,8 @@ class Detection:
             await asyncio.to_thread(self._bound.take, tenant)
         keys = await asyncio.to_thread(self._keys.all, tenant)
         found = await detected(keys, text, self._asking(tenant, project))
+        if found.verdict == "marked":
+            found = replace(found, warning=BEFORE_DECIDING.format(tenant=tenant))
         event = MarkTested(
             tenant=tenant,
             actor=actor,

@@ -24,6 +24,11 @@ LEAST_PAIRS = 40
 PERIODS_AT_ONCE = 120
 """Ten years of keys of one model. Models with older keys only are reported as untested."""
 
+BEFORE_DECIDING = (
+    "That rate is of prose. Before you decide anything by it, measure it over this tenant's own texts:"
+    " domicile mark measure {tenant} --weights FOLDER"
+)
+
 Verdict = Literal["marked", "not_found", "too_short", "untested"]
 Ask = Callable[[str, bytes], Awaitable[bytes | None]]
 """Sends a body to POST /marks of a model's backend and returns the response; None if no allowed backend is running."""
@@ -40,6 +45,7 @@ class Detected:
         tests: number of (key, model) pairs tried.
         tokens: tokens of the text.
         models, untested_models: models that were tried, and that could not be tried.
+        warning: what to do before anything is decided by a mark that was found.
     """
 
     verdict: Verdict
@@ -49,6 +55,7 @@ class Detected:
     tokens: int
     models: tuple[str, ...]
     untested_models: tuple[str, ...]
+    warning: str | None = None
 
 
 async def detected(keys: list[PeriodKey], text: str, ask: Ask) -> Detected:

@@ -61,6 +61,7 @@ from gateway.database.ownership import owner_of
 from gateway.directory.attestor import Attestor
 from gateway.directory.backend_keys import BackendKeys
 from gateway.directory.backend_registry import BackendRegistry
+from gateway.directory.catalogue_follower import CatalogueFollower
 from gateway.directory.directory import Address, Directory
 from gateway.directory.oversight import Stops
 from gateway.directory.references import references_of
@@ -146,6 +147,7 @@ from gateway.webhooks.worker import LEASE as WEBHOOKS_LEASE
 from gateway.webhooks.worker import LEASE_S, Receiver, Webhooks
 from gateway.workers.membership import Membership
 from policy.facts import BackendFacts
+from regions.catalogue.catalogue import Catalogue
 from regions.errors import CatalogueError
 from regions.fleet.demand import DemandTracker
 from regions.fleet.fleet import Backend, Fleet
@@ -204,6 +206,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         recurring = (
             batches.worker.run, batches.retention.run, responses.retention.run, _webhooks(base, parts).run,
             *_followed(base, places, changes), BackendCurves(base.database, memory.fleet).run, Preparation(admin).run,
+            memory.follow_catalogue,
         )  # fmt: skip
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         stack.push_async_callback(packs.close)
@@ -291,6 +294,7 @@ class _Memory:
     """What a gateway holds in memory to decide and route by; the directory renews it."""
 
     fleet: Fleet
+    catalogue: CatalogueFollower
     registry: BackendRegistry
     policies: PolicyCompiler
     credentials: TenantCredentials
@@ -306,11 +310,13 @@ class _Memory:
     def empty(cls, settings: Settings, installation: Installation) -> Self:
         """As it is before the directory is read. Raises InstallationError, RegionsError."""
         fleet = Fleet()
-        registry, policies = BackendRegistry(fleet, installation.catalogue()), installation.policies()
+        catalogue, policies = CatalogueFollower(installation.own_catalogue), installation.policies()
+        registry = BackendRegistry(fleet, catalogue.catalogue)
         credentials = installation.credentials()
         tracker, bounds = DemandTracker(), Bounds(settings.requests)
         return cls(
             fleet=fleet,
+            catalogue=catalogue,
             registry=registry,
             policies=policies,
             credentials=credentials,
@@ -327,6 +333,15 @@ class _Memory:
         """Takes what a backend shows of itself; calls may wait for it."""
         if self.registry.show(backend, shown):
             self.parking.look()
+
+    async def follow_catalogue(self) -> None:
+        """Run until cancelled."""
+
+        def take_over(changed: Catalogue) -> None:
+            self.registry.use(changed)
+            self.parking.look()
+
+        await self.catalogue.run(take_over)
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
         """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""

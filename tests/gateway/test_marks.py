@@ -161,11 +161,13 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path, monkeyp
             found = (await tested(text)).json
             assert (found["verdict"], found["period"], found["models"]) == ("marked", period, ["writer"])
             assert found["p_below"] in (1e-12, 1e-9, 1e-6, 1e-3) and found["tests"] == 3
+            assert "domicile mark measure acme --weights" in found["warning"]
             for month, said in across.items():
                 seen = (await tested(said)).json
                 assert (seen["verdict"], seen["period"]) == ("marked", month)
             assert (await tested(stream.text)).json["verdict"] == "marked"
-            assert (await tested(other.text)).json["verdict"] == "not_found", "of a tenant without a mark"
+            unmarked = (await tested(other.text)).json
+            assert (unmarked["verdict"], unmarked["warning"]) == ("not_found", None), "of a tenant without a mark"
             assert (await tested("short")).json["verdict"] == "too_short"
             assert (await tested(text, project="none")).status == 404
             assert (await tested(text, tenant="globex")).status == 404, "of another tenant"
@@ -180,6 +182,7 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path, monkeyp
             again = ["backend", "replay", "acme", seeded[0].headers["x-request-id"], "--data", str(made.data), "--json"]
             replayed = await asyncio.to_thread(CliRunner().invoke, app, again)
             live = await asyncio.to_thread(CliRunner().invoke, app, asked)
+            said = await asyncio.to_thread(CliRunner().invoke, app, asked[:-1])
             listed = CliRunner().invoke(app, ["mark", "list", "acme", "--data", str(made.data), "--json"])
         gone = await asyncio.to_thread(CliRunner().invoke, app, asked)
     completed = [event for event in events if event["type"] == "inference.completed"]
@@ -190,6 +193,7 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path, monkeyp
     assert text[:20] not in json.dumps(events)
     assert (replayed.exit_code, json.loads(replayed.stdout)["equal"]) == (0, True), replayed.output
     assert (live.exit_code, json.loads(live.stdout)["verdict"]) == (0, "marked"), live.output
+    assert json.loads(live.stdout)["warning"] == found["warning"] == said.stdout.splitlines()[1], said.output
     assert (local.exit_code, json.loads(local.stdout)["verdict"]) == (0, "marked"), local.output
     assert json.loads(listed.stdout) == [
         {"period": each, "models": ["writer"], "fingerprints": False} for each in (period, "2026-02", "2026-01")

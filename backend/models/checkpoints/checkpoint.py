@@ -31,7 +31,7 @@ class Checkpoint:
             self._file = gguf.GGUFFile(path)
         elif path.exists():
             raise UnsupportedModel(
-                f"{path.name} is neither a .gguf file nor a folder with config.json; name one of the two in --model"
+                f"{path.name} is neither a .gguf file nor a folder with config.json; name one of the two"
             )
         else:
             raise ModelNotFound(f"no model at {path}; name a .gguf file or a folder with config.json")

@@ -103,7 +103,7 @@ class AnswersFound(ResponseBody):
 class TextTested(ResponseBody):
     """Result of a watermark test. `period`: month of the key that was found. `p_below`: upper bound, in steps, on the
     false positive rate of all `tests` together. `untested_models`: other models with watermarks, not tested because no
-    backend of theirs is running."""
+    backend of theirs is running. `warning`: what to do before anything is decided by a mark that was found."""
 
     verdict: Verdict
     period: str | None
@@ -112,6 +112,7 @@ class TextTested(ResponseBody):
     tokens: int
     models: tuple[str, ...]
     untested_models: tuple[str, ...]
+    warning: str | None
 
 
 @router.post("/tenants/{tenant}/marks/detect")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.marks.input_text import NOT_TESTED, read_text
+from gateway.cli.marks.weights import tester_of
 from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail, needs_folder
 
@@ -59,19 +59,18 @@ def measure(
     from gateway.store.marks import MarkKeys
 
     needs_folder(data)
-    engine = import_module("backend.cli.marks")  # the engine's packages are imported only here
+    test = tester_of(weights)
     try:
         installation = Installation.open(data)
         with closing(installation.database()) as database:
             with database.read() as session:
                 lookup_tenant_row(session, tenant)
             keys = [each.key for each in MarkKeys(database, installation.keys).all(tenant)]
-        test = engine.tester(weights)
         if texts:
             found = measured(map(read_text, _files(texts)), keys, test)
         else:
             found = measured(do(data, lambda context: _kept(context, tenant, records)), keys, test)
-    except (AuditError, engine.BackendError, InstallationError, StoreError, OSError) as error:
+    except (AuditError, InstallationError, StoreError, OSError) as error:
         fail(str(error), NOT_TESTED)
     if as_json:
         print_json(asdict(found))

@@ -3,7 +3,6 @@
 import asyncio
 from contextlib import closing
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from pydantic import BaseModel
 
 from gateway.cli.marks.input_text import NOT_TESTED, read_text
+from gateway.cli.marks.weights import tester_of
 from gateway.cli.terminal.own_backends import backend_of, opened_upstream, target_of
 from gateway.cli.terminal.printing import print_json, print_table
 from gateway.cli.terminal.shell import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gateway.installation.installation import Installation
     from gateway.marks.asking import Allowed, Fetch
     from gateway.marks.detection import Detected
+    from gateway.marks.false_alarms import Test
     from regions.fleet.fleet import Backend
 
 mark_app = typer.Typer(name="mark", help="Marks of answers: test a text for watermarks.", no_args_is_help=True)
@@ -44,11 +45,6 @@ WORDS = {
     "too_short": "The text is too short to say: some 100 words are needed, of an edited text twice as many.",
     "untested": "Nothing could be tested: no backend of a marked model is up; start one, or name its --weights.",
 }
-BEFORE_DECIDING = (
-    "That rate is of prose. Before you decide anything by it, measure it over this tenant's own texts:"
-    " domicile mark measure {tenant} --weights FOLDER"
-)
-
 
 COLUMNS = ("period", "models", "fingerprints")
 
@@ -107,6 +103,7 @@ def detect(
     if weights is not None:
         needs_folder(data)
     text = read_text(file)
+    test = None if weights is None else tester_of(weights)
     try:
         if (api := opened_api(data)) is not None:
             found = _detected_by(api, tenant, project, text)
@@ -114,7 +111,7 @@ def detect(
             installation = Installation.open(data)
             with closing(installation.database()) as database:
                 found = do(
-                    data, lambda context: _detected(installation, database, context, tenant, project, text, weights)
+                    data, lambda context: _detected(installation, database, context, tenant, project, text, test)
                 )
     except (AuditError, ControlError, InstallationError, PolicyError, StoreError, OSError) as error:
         fail(str(error), NOT_TESTED)
@@ -122,8 +119,8 @@ def detect(
         print_json(asdict(found))
     else:
         typer.echo(WORDS[found.verdict].format(period=found.period, p_below=found.p_below))
-        if found.verdict == "marked":
-            typer.echo(BEFORE_DECIDING.format(tenant=tenant))
+        if found.warning is not None:
+            typer.echo(found.warning)
         if found.untested_models:
             typer.echo(f"Not tested, since no backend of theirs is up: {', '.join(found.untested_models)}.")
     if found.verdict != "marked":
@@ -145,7 +142,7 @@ async def _detected(
     tenant: str,
     project: str,
     text: str,
-    weights: Path | None,
+    test: "Test | None",
 ) -> "Detected":
     from backend.wire import MARKS_PATH
     from gateway.marks.asking import Detection
@@ -160,10 +157,10 @@ async def _detected(
                 return None
             return await upstream.fetch(target_of(installation, backend), MARKS_PATH, TIMEOUT_S, body)
 
-        if weights is None:
+        if test is None:
             detection = Detection(keys, _allowed(installation, database), fetch, context.record)
         else:
-            detection = Detection(keys, lambda *_: [None], _by_folder(weights), context.record)
+            detection = Detection(keys, lambda *_: [None], _by(test), context.record)
         return await detection(tenant, project, text, ACTOR)
 
 
@@ -186,12 +183,8 @@ def _allowed(installation: "Installation", database: "Database") -> "Allowed":
     return allowed
 
 
-def _by_folder(weights: Path) -> "Fetch":
-    """Return the test by a tokenizer on this host. The engine's packages are imported only here."""
-    tested_by = import_module("backend.cli.marks").tested_by
-
+def _by(test: "Test") -> "Fetch":
     async def fetch(_: "Backend | None", body: bytes) -> bytes | None:
-        answer: bytes = await asyncio.to_thread(tested_by, weights, body)
-        return answer
+        return await asyncio.to_thread(test, body)
 
     return fetch
