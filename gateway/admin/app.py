@@ -60,6 +60,8 @@ def build_admin(context: AdminContext) -> FastAPI:
         keys.router,
         people.tenant_router,
         people.staff_router,
+        people.tenant_actors_router,
+        people.staff_actors_router,
         limits.router,
         deployments.router,
         usage.router,

@@ -4,18 +4,22 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.calls.access import Context, IfMatch, RequireBootstrapToken, RequirePermission, authenticated_actor
 from gateway.admin.calls.guarded_route import GuardedRoute
 from gateway.admin.calls.idempotency import IdempotentRoute
-from gateway.admin.calls.schemas import After, Body, Instant, Limit, tagged
+from gateway.admin.calls.schemas import After, Body, Instant, Limit, ResponseBody, tagged
 from gateway.identity.roles import ROLE_TABLE, Actor, Permission
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
 from gateway.store.control.people import MAX_TOKEN_LIFE
 from gateway.store.pagination import Page
+from gateway.store.reports.actors import persons_called
 
+MAX_ACTORS = 500
+ActorName = Annotated[str, Field(max_length=80)]
+ActorNames = Annotated[tuple[ActorName, ...], Query(max_length=MAX_ACTORS)]
 TokenDays = Annotated[int, Field(ge=1, le=MAX_TOKEN_LIFE.days)]
 
 
@@ -47,6 +51,21 @@ class TokenWithSecret(AccessTokenRecord):
 class Welcome(BaseModel):
     person: PersonRecord
     token: TokenWithSecret
+
+
+class Changer(ResponseBody):
+    """The person behind a token. `display_name` is null for staff of the installation, if a tenant's person asks."""
+
+    id: str
+    staff: bool
+    display_name: str | None
+
+
+class Named(ResponseBody):
+    """Who acted: `actor` as records name it, a token or the id of a person."""
+
+    actor: str
+    person: Changer
 
 
 class Me(BaseModel):
@@ -188,6 +207,31 @@ def _add_tokens(router: APIRouter, tenant_of: Callable[..., str | None], read: P
         return tagged(response, context.control(actor.name, expected).revoke_token(tenant, person, token))
 
 
+def changer(person: PersonRecord | None, reader: Actor, tenant: str | None) -> Changer | None:
+    """What `reader` is told of who acted in `tenant`; None for a person of another tenant."""
+    if person is None or person.tenant not in (None, tenant):
+        return None
+    named = person.tenant is not None or reader.tenant is None
+    return Changer(id=person.id, staff=person.tenant is None, display_name=person.display_name if named else None)
+
+
+def _named(prefix: str, tenant_of: Callable[..., str | None], read: Permission) -> APIRouter:
+    """Return the route that names who acted in a tenant, or in the installation."""
+    router = APIRouter(prefix=prefix, tags=["people"], route_class=IdempotentRoute)
+    reading = Annotated[Actor, Depends(RequirePermission(read))]
+    tenant_or_none = Annotated[str | None, Depends(tenant_of)]
+
+    @router.get("/actors")
+    def list_actors(actor: reading, context: Context, tenant: tenant_or_none, of: ActorNames = ()) -> tuple[Named, ...]:
+        """Name the persons behind tokens and ids, as policies and changes have them. Those that there are not, or that
+        are of another tenant, are left out."""
+        persons = persons_called(context.database, of)
+        told = ((each, changer(persons.get(each), actor, tenant)) for each in dict.fromkeys(of))
+        return tuple(Named(actor=each, person=person) for each, person in told if person is not None)
+
+    return router
+
+
 def _in_the_path(tenant: str) -> str:
     return tenant
 
@@ -204,3 +248,5 @@ def _shown_once(response: Response, record: AccessTokenRecord, token: str) -> To
 
 tenant_router = _routes("/tenants/{tenant}/people", _in_the_path, "people.read", "people.manage", "policies.approve")
 staff_router = _routes("/staff", _of_the_staff, "staff.read", "staff.manage", "operator-policy.approve")
+tenant_actors_router = _named("/tenants/{tenant}", _in_the_path, "people.read")
+staff_actors_router = _named("/operator", _of_the_staff, "staff.read")

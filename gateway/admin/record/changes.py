@@ -19,6 +19,7 @@ from audit.tree.merkle import leaf_hash
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Limit, ResponseBody, Whole
+from gateway.admin.people import Changer, changer
 from gateway.admin.record.reading import OnRecord, Proof, Record
 from gateway.database.errors import Invalid, NotFound
 from gateway.identity.roles import Actor, Permission
@@ -42,14 +43,6 @@ Kind = Literal[
 Text = Annotated[str | None, Query(max_length=256)]
 Who = Annotated[str | None, Query(max_length=80, description="id of a person, or `actor` of a change")]
 Before = Annotated[Whole | None, Query(ge=0, le=2**53 - 1, description="`before` of the page before")]
-
-
-class Changer(ResponseBody):
-    """The person behind a token. `display_name` is null for staff of the installation, if a tenant's person asks."""
-
-    id: str
-    staff: bool
-    display_name: str | None
 
 
 class ChangeShown(ResponseBody):
@@ -191,15 +184,8 @@ def _found(record: Record, tenant: str, number: int) -> tuple[tuple[ChangeLine, 
 
 
 def _shown(line: ChangeLine, persons: Mapping[str, PersonRecord], reader: Actor, tenant: str) -> ChangeShown:
-    person = persons.get(line.actor)
-    changer = None
-    if person is not None and person.tenant in (None, tenant):
-        named = person.tenant is not None or reader.tenant is None
-        changer = Changer(
-            id=person.id, staff=person.tenant is None, display_name=person.display_name if named else None
-        )
     fields = asdict(line)
-    return ChangeShown(**fields, person=changer)
+    return ChangeShown(**fields, person=changer(persons.get(line.actor), reader, tenant))
 
 
 router = _routes("/tenants/{tenant}", "record.read", _in_the_path)

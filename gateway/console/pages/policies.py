@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import RedirectResponse, Response
 
+from gateway.admin.people import MAX_ACTORS
 from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
@@ -29,7 +30,21 @@ async def listed(visit: Visit) -> Response:
         proposals=proposals[::-1],
         in_force=active,
         state_of=_state,
+        people=await _named(visit, proposals, versions),
     )
+
+
+async def _named(visit: Visit, *records: list[Any]) -> dict[str, Any]:
+    """Return the persons behind versions and proposals by how these name them, for those who may see people."""
+    if not visit.may("people.read" if visit.tenant is not None else "staff.read"):
+        return {}
+    fields = ("submitted_by", "approved_by", "activated_by")
+    names = sorted({each[name] for some in records for each in some for name in fields if each.get(name)})
+    found: dict[str, Any] = {}
+    for start in range(0, len(names), MAX_ACTORS):
+        named = await visit.of_tenant("actors", of=names[start : start + MAX_ACTORS])
+        found |= {each["actor"]: each["person"] for each in named}
+    return found
 
 
 def _active(visit: Visit) -> str:
@@ -163,6 +178,7 @@ async def proposal(visit: Visit) -> Response:
         state=_state(found.body),
         tag=found.headers.get("etag", "").strip('"'),
         own=visit.me["person"],
+        people=await _named(visit, [found.body]),
         studied=await _study(visit, found.body["document"], project),
     )
 

@@ -26,6 +26,17 @@ def persons_behind(database: Database, actors: Collection[str]) -> dict[str, Per
     return found
 
 
+def persons_called(database: Database, names: Collection[str]) -> dict[str, PersonRecord]:
+    """As `persons_behind`, and the persons of whom a name is the id. Raises DatabaseUnavailable."""
+    found = persons_behind(database, names)
+    ids = sorted(each for each in set(names) if not each.startswith(PREFIX))
+    with database.read() as session:
+        for start in range(0, len(ids), AT_ONCE):
+            query = select(PersonRow).where(col(PersonRow.id).in_(ids[start : start + AT_ONCE]))
+            found |= {person.id: person_record(person) for person in session.exec(query)}
+    return found
+
+
 def actors_of(database: Database, person: str) -> list[str]:
     """The names under which records know a person; none for one that there is not. Raises DatabaseUnavailable."""
     with database.read() as session:

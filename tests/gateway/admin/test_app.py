@@ -257,6 +257,34 @@ def test_a_tenants_admin_makes_no_operator(client, acme, login):
     assert client.get("/tenants", headers=admin).status_code == 403
 
 
+def test_who_acted_is_told_by_name_to_those_who_may_see_people(client, acme, operator, login):
+    admin, developer = login("acme", "tenant-admin"), login("acme", "developer")
+    ada = acme.create_person("acme", "Ada", ["developer"])
+    acme.create_tenant("globex")
+    other = acme.create_person("globex", "Eve", ["developer"])
+    token, _ = acme.create_token("acme", ada.id, expires_at=datetime.now(UTC) + timedelta(days=1))
+    staff = client.get("/me", headers=operator).json()["person"]
+    asked = {"of": [f"key:{token.id}", ada.id, other.id, staff, "cli", "key:nobodyxx", "nobodyxx"]}
+    found = {
+        one["actor"]: one["person"] for one in client.get("/tenants/acme/actors", headers=admin, params=asked).json()
+    }
+    of_ada = {"id": ada.id, "staff": False, "display_name": "Ada"}
+    assert found == {
+        f"key:{token.id}": of_ada, ada.id: of_ada, staff: {"id": staff, "staff": True, "display_name": None}
+    }  # fmt: skip
+    seen = client.get("/tenants/acme/actors", headers=operator, params=asked).json()
+    assert {one["person"]["display_name"] for one in seen} >= {"Ada"} and None not in {
+        one["person"]["display_name"] for one in seen
+    }
+    above = client.get("/operator/actors", headers=operator, params=asked).json()
+    assert [one["actor"] for one in above] == [staff], "no tenant's people"
+    for path, who in (("/tenants/acme/actors", developer), ("/operator/actors", admin)):
+        assert client.get(path, headers=who, params=asked).status_code == 403
+    assert client.get("/tenants/acme/actors", headers=admin).json() == []
+    many = client.get("/tenants/acme/actors", headers=admin, params={"of": ["x"] * 501})
+    assert many.status_code == 422
+
+
 def test_the_last_operator_stays(client, operator):
     me = client.get("/me", headers=operator).json()["person"]
     assert client.post(f"/staff/{me}/revoke", headers=operator).status_code == 422

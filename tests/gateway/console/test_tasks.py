@@ -99,6 +99,13 @@ async def test_a_policy_takes_a_second_person_and_is_rolled_back(made, guest):
     await made.taken_over()
     assert (await made.post(chat("hello"))).headers["x-domicile-region"] == "eu-fr-par"
     assert last(made, "admin.policy.activated")["target"]
+    who = {role: made.people["acme", role] for role in ("tenant-admin", "dpo")}
+    for path in (proposal, "/t/acme/policies"):
+        named = (await guest("acme", "auditor").get(path)).text
+        assert all(f"{role} &lt;img" in named and person in named for role, person in who.items()), path
+        assert "<code>key:" not in named, "of who activated it"
+        unnamed = (await guest("acme", "developer").get(path)).text
+        assert who["dpo"] in unnamed and "dpo &lt;img" not in unnamed, "who may not see people sees no name"
     back = await second.send("/t/acme/policies/roll-back")
     assert parse_qs(urlsplit(back.headers["location"]).query)["done"] == ["policy.rolled_back"]
     await made.taken_over()
