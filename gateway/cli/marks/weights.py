@@ -17,5 +17,6 @@ def tester_of(weights: Path) -> "Test":
     try:
         test: Test = engine.tester(weights)
     except (engine.BackendError, OSError) as error:
-        fail(f"--weights {weights}: {error}", NOT_TESTED)
+        what, _, fix = str(error).partition("; ")
+        fail(f"--weights {weights}: {what}; {fix or 'name the folder or GGUF file of the marked model'}", NOT_TESTED)
     return test
