@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.marks.input_text import NOT_TESTED, read_text
-from gateway.cli.marks.weights import tester_of
+from gateway.cli.marks.text_tester import tester_of
 from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail, needs_folder
 

@@ -10,7 +10,7 @@ import typer
 from pydantic import BaseModel
 
 from gateway.cli.marks.input_text import NOT_TESTED, read_text
-from gateway.cli.marks.weights import tester_of
+from gateway.cli.marks.text_tester import tester_of
 from gateway.cli.terminal.own_backends import backend_of, opened_upstream, target_of
 from gateway.cli.terminal.printing import print_json, print_table
 from gateway.cli.terminal.shell import (
