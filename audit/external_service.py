@@ -59,7 +59,7 @@ class ExternalAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """Where the body of a long answer goes, piece by piece: never all of it in memory, and the deadline begins anew
+    """Where the body of a long answer goes, piece by piece: memory never holds all of it, and the deadline restarts
     with each piece. `take` runs on the loop of all outside calls, so it may write a file and wait for nothing."""
 
     take: Callable[[bytes], object]

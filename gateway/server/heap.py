@@ -1,4 +1,4 @@
-"""Returns freed memory to the operating system, and collects garbage in moments in which nobody waits.
+"""Returns freed memory to the operating system, and collects garbage while no request is answered.
 
 glibc keeps what buffers of many slow clients took for the next ones: without this the memory of a gateway is that of
 its busiest minute permanently (malloc_trim(3)). Where the C library has no such function nothing is done.

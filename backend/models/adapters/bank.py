@@ -136,8 +136,8 @@ class AdapterBank:
         return y
 
     def beside(self, layer: int, matrix: str, x: Tensor, product: Callable[[], T]) -> tuple[T, Tensor]:
-        """(`product`, the adapters' product of `x` for that matrix, [rows, outputs] in x's dtype), for whoever adds
-        them. Some row of the step may have an adapter.
+        """(`product`, the adapters' product of `x` for that matrix, [rows, outputs] in x's dtype), which the caller
+        adds. Some row of the step may have an adapter.
 
         In a captured step both of an adapter's matrices are multiplied beside `product`.
         """

@@ -1,4 +1,4 @@
-"""Which records of a tree are of one sort: their numbers, so that nobody reads a million records of calls for them.
+"""Which records of a tree are of one sort: their numbers, so that a list of them reads no records of calls.
 
 What they say stays in the record alone, so there is nothing here to seal, to erase or to expire. The hash of the
 last record that was read says whether the log is still the one that was: where it is not, nothing is known of it.
